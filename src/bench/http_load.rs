@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::EngineKind;
-use load::plan::{self, Arrivals, Expect, Length, Order, Request, Server, Spacing};
+use load::plan::{self, Arrivals, Expect, Length, Order, Protocol, Request, Server, Spacing};
 use load::tally::Failure;
 use load::tls::{Maker, Settings};
 use load::{Outcome, Plan, Sample, Target, machine};
@@ -87,12 +87,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
         let target = Target::parse(url, &called.allow_remote).map_err(|error| error.to_string())?;
         let (path, host) = (&target.path, &target.authority);
         let head = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: http_load\r\n\r\n");
-        let request = Request {
-            bytes: head.into_bytes().into(),
-            is_head: false,
-            weight: 1,
-            drawn: Vec::new(),
-        };
+        let request = Request::http1(head.into_bytes(), false);
         plan::add(&mut servers, &target, request, &maker).map_err(|error| error.to_string())?;
     }
     if servers.is_empty() {
@@ -100,6 +95,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
     }
     Ok(Plan {
         servers,
+        protocol: Protocol::Http1,
         order: Order::Random,
         connections: parallel.map_or(PARALLEL_BY_RATE, |parallel| parallel as usize),
         threads: 1,

@@ -71,6 +71,12 @@ pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option
         _ => (name, arguments),
     };
     let run = tool(name)?;
+    if arguments.iter().any(|argument| argument == "--http2") {
+        let name = name.to_string_lossy();
+        return Some(crate::failure::fail(&format!(
+            "bench {name} asks by HTTP/1, as {name} does: --http2 is for `tidegate bench`, `bench compare` and `bench sweep`"
+        )));
+    }
     Some(match called(arguments) {
         Ok(called) => run(called),
         Err(text) => crate::failure::fail(&text),

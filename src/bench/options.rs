@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use engine::EngineKind;
-use load::plan::{Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Spacing, servers};
+use load::plan::{
+    Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Protocol, STREAMS_MAX, Spacing, servers,
+};
 use load::tls::{Maker, Settings, Version};
 use load::{Plan, Target, machine};
 
@@ -35,7 +37,13 @@ pub(super) struct Common {
     /// How the requests of the open loop are spaced
     #[arg(long, value_enum, default_value = "constant", requires = "rate")]
     arrivals: SpacingName,
-    /// Requests that a connection has under way at most
+    /// Speak HTTP/2: over TLS as ALPN agrees, in the clear without asking
+    #[arg(long, conflicts_with = "pipeline")]
+    http2: bool,
+    /// Requests of HTTP/2 that a connection has under way at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "http2", conflicts_with = "new_connections", value_parser = clap::value_parser!(u32).range(1..=STREAMS_MAX as i64))]
+    streams: u32,
+    /// Requests of HTTP/1 that a connection has under way at most
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=PIPELINE_MAX as i64))]
     pipeline: u32,
     /// A connection for each request
@@ -143,6 +151,7 @@ impl TlsOptions {
             name: self.sni.clone(),
             without_name: false,
             resume: self.resume,
+            http2: false,
         }
     }
 }
@@ -208,10 +217,19 @@ impl Common {
             SpacingName::Constant => Spacing::Constant,
             SpacingName::Poisson => Spacing::Poisson,
         };
-        let maker = Maker::new(self.tls.settings());
+        let maker = Maker::new(Settings {
+            http2: self.http2,
+            ..self.tls.settings()
+        });
         let servers = servers(&targets, &self.form()?, &maker);
         Ok(Plan {
             servers: servers.map_err(|error| error.to_string())?,
+            protocol: match self.http2 {
+                false => Protocol::Http1,
+                true => Protocol::Http2 {
+                    streams: self.streams as usize,
+                },
+            },
             order: Order::Random,
             connections: amount.connections as usize,
             threads: self.threads.min(amount.connections) as usize,
@@ -253,18 +271,23 @@ impl Common {
         if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(format!("{method:?} is no method"));
         }
-        Ok(Form {
+        let sets = self.field_files.iter().map(fields_of);
+        let form = Form {
             method,
             fields: self.fields.clone(),
             body,
             close: self.new_connections,
-            sets: self
-                .field_files
-                .iter()
-                .map(fields_of)
-                .collect::<Result<_, _>>()?,
+            sets: sets.collect::<Result<_, _>>()?,
             varied: self.varied,
-        })
+            http2: self.http2,
+        };
+        if self.http2 {
+            let mut fields = form.fields.iter().chain(form.sets.iter().flatten());
+            if let Some((name, _)) = fields.find(|(name, value)| is_of_http1(name, value)) {
+                return Err(format!("HTTP/2 has no header field {name}"));
+            }
+        }
+        Ok(form)
     }
 
     fn engine(&self) -> Result<EngineKind, String> {
@@ -306,6 +329,21 @@ fn weighted_urls(text: &str) -> Result<Vec<(String, u32)>, String> {
         urls.push((url.to_owned(), weight));
     }
     Ok(urls)
+}
+
+/// Whether a field is about the connection, which in HTTP/2 fields are not (RFC 9113, section 8.2.2).
+fn is_of_http1(name: &str, value: &str) -> bool {
+    let names = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let is = |known: &&str| name.eq_ignore_ascii_case(known);
+    names.iter().any(is)
+        || (is(&"te") && !value.eq_ignore_ascii_case("trailers"))
+        || name.starts_with(':')
 }
 
 /// The header fields of a file: one a line, empty lines left out.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::plan::{Arrivals, Length, Plan, Spacing};
+use crate::plan::{Arrivals, Length, Plan, Protocol, Spacing};
 use crate::report::some;
 use crate::tls::Tls;
 
@@ -30,7 +30,9 @@ pub struct Conditions {
     pub ramp: Duration,
     /// How long a connection waited between a response and its next request.
     pub think_time: Duration,
-    /// How many requests a connection had under way at most.
+    /// What was spoken.
+    pub protocol: Protocol,
+    /// How many requests a connection of HTTP/1 had under way at most.
     pub pipeline: u64,
     /// Every request had a connection of its own.
     pub new_connections: bool,
@@ -53,6 +55,7 @@ impl Conditions {
             warmup: plan.warmup,
             ramp: plan.ramp,
             think_time: plan.think_time,
+            protocol: plan.protocol,
             pipeline: plan.pipeline as u64,
             new_connections: plan.new_connections,
             resume: plan
@@ -87,6 +90,10 @@ impl Conditions {
             (self.warmup != other.warmup, "the warm-up"),
             (self.ramp != other.ramp, "the ramp"),
             (self.think_time != other.think_time, "the think time"),
+            (
+                self.protocol != other.protocol,
+                "the protocol or its streams",
+            ),
             (self.pipeline != other.pipeline, "the pipeline"),
             (
                 self.new_connections != other.new_connections,
@@ -127,6 +134,10 @@ impl fmt::Display for Conditions {
             some(threads, "thread"),
             self.engine
         )?;
+        if let Protocol::Http2 { streams } = self.protocol {
+            let streams = some(streams as u64, "stream");
+            write!(f, ", HTTP/2 with {streams} on each")?;
+        }
         match self.arrivals {
             None => f.write_str(", closed loop")?,
             Some(Arrivals { rate, spacing }) => write!(
@@ -194,6 +205,11 @@ mod tests {
             "a b: 3 processes, 300 connections, 3 threads on epoll, open loop of 20 requests/s (poisson), \
              times from the intended start, 2 s"
         );
+        let mut other = of("a", 10.0);
+        other.protocol = Protocol::Http2 { streams: 3 };
+        assert_eq!(sum.add(&other), Err("the protocol or its streams"));
+        let words = "1 thread on epoll, HTTP/2 with 3 streams on each, open loop";
+        assert!(other.to_string().contains(words), "{other}");
         let mut other = of("a", 10.0);
         other.pipeline = 4;
         assert_eq!(sum.add(&other), Err("the pipeline"));

@@ -67,6 +67,12 @@ impl Connection {
         opened.map_err(|_| Failure::TlsBroken)
     }
 
+    /// What came with the handshake, before anything was asked.
+    pub(crate) fn take_early(&self) -> Vec<u8> {
+        let early = |session: &RefCell<Session>| session.borrow_mut().take_early();
+        self.session.as_ref().map(early).unwrap_or_default()
+    }
+
     /// Whether the end of input, had it come now, would be one that the server has announced, where it can.
     pub(crate) fn may_end(&self) -> bool {
         let ended = |session: &RefCell<Session>| session.borrow().has_ended();

@@ -22,6 +22,14 @@ pub struct Drawn {
 }
 
 impl Drawn {
+    /// The same in a text that begins so many bytes earlier.
+    pub(crate) fn moved(self, by: usize) -> Drawn {
+        Drawn {
+            offset: self.offset + by,
+            ..self
+        }
+    }
+
     /// Writes a number into its place; each one of its range is as likely as any other.
     pub(crate) fn draw(&self, bytes: &mut [u8], random: &mut Random) {
         let mut number = self.first + random.below(self.count);

@@ -1,6 +1,6 @@
-//! The load tester behind `tidegate bench`: HTTP/1.1 clients on the engine that the server runs on, a thread per core.
+//! The load tester behind `tidegate bench`: clients of HTTP/1.1 and HTTP/2 on the engine that the server runs on, a thread per core.
 //!
-//! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client.rs` is one connection,
+//! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client` is one connection of either protocol,
 //! `connection.rs` its bytes and [`tls`] what may lie between,
 //! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start, [`drawn`] what changes from one to the next,
 //! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
@@ -8,7 +8,7 @@
 //!
 //! [`compare`] puts two servers side by side, [`statistics`] says what the figures of that allow to say.
 //!
-//! Not here: command lines (src/bench), HTTP/2, proxies.
+//! Not here: command lines (src/bench), the frames of HTTP/2 (`proto::h2`), proxies.
 
 mod client;
 pub mod compare;

@@ -243,7 +243,7 @@ pub fn limits(outcome: &Outcome) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::plan::{Expect, Length, Order, Server};
+    use crate::plan::{Expect, Length, Order, Protocol, Server};
     use engine::EngineKind;
     use engine::net::Address;
 
@@ -256,6 +256,7 @@ pub(crate) mod tests {
                 tls: None,
                 requests: Vec::new(),
             }],
+            protocol: Protocol::Http1,
             order: Order::Random,
             connections,
             threads: 1,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::EngineKind;
 use engine::net::Address;
+use proto::Span;
 
 use crate::drawn::{Drawn, ranges};
 use crate::target::Target;
@@ -14,12 +15,20 @@ use crate::tls::{Maker, Tls, TlsError};
 /// Requests that one connection may have under way (`--pipeline`).
 pub const PIPELINE_MAX: usize = 1024;
 
+/// Streams that one connection may have under way (`--streams`).
+pub const STREAMS_MAX: usize = 1024;
+
+/// The name of HTTP/2 in ALPN (RFC 9113, section 3.2).
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+
 /// Everything about a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Whom to ask; there is at least one. Connections are dealt to them in turn, and where every request has one of its
     /// own, by the weight of what each is asked for.
     pub servers: Vec<Server>,
+    /// What is spoken with them.
+    pub protocol: Protocol,
     /// Which request comes next.
     pub order: Order,
     /// How many connections are open at the same time; at least one.
@@ -30,7 +39,7 @@ pub struct Plan {
     pub length: Length,
     /// How long load is sent before anything counts.
     pub warmup: Duration,
-    /// How many requests a connection has under way at most.
+    /// How many requests a connection of HTTP/1 has under way at most.
     pub pipeline: usize,
     /// Every request opens a connection of its own.
     pub new_connections: bool,
@@ -56,6 +65,38 @@ pub struct Plan {
     pub samples: bool,
     /// Keep the total times of every second apart, about 300 KiB each.
     pub intervals: bool,
+}
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2: over TLS where the server agrees to it, in the clear without asking.
+    Http2 {
+        /// How many requests a connection has under way at most.
+        streams: usize,
+    },
+}
+
+impl Protocol {
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "HTTP/1.1",
+            Protocol::Http2 { .. } => "HTTP/2",
+        }
+    }
+
+    /// How many streams a connection has under way at most.
+    #[must_use]
+    pub fn streams(self) -> usize {
+        match self {
+            Protocol::Http1 => 1,
+            Protocol::Http2 { streams } => streams,
+        }
+    }
 }
 
 /// Which request a connection sends next.
@@ -136,14 +177,33 @@ pub struct Server {
 /// One request, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Head and body.
+    /// Head and body as HTTP/1 sends them; for HTTP/2 the names and values of `fields`.
     pub bytes: Bytes,
+    /// For HTTP/2: names and values, the pseudo-fields first.
+    pub fields: Vec<(Span, Span)>,
+    /// For HTTP/2: the body.
+    pub body: Bytes,
     /// Its response has no body, whatever its head says.
     pub is_head: bool,
     /// How often it comes, compared with the others; at least 1.
     pub weight: u32,
     /// Numbers in its bytes that are other ones each time.
     pub drawn: Vec<Drawn>,
+}
+
+impl Request {
+    /// These bytes of HTTP/1, which are always the same. `is_head` tells that the method is HEAD.
+    #[must_use]
+    pub fn http1(bytes: Vec<u8>, is_head: bool) -> Request {
+        Request {
+            bytes: bytes.into(),
+            fields: Vec::new(),
+            body: Bytes::new(),
+            is_head,
+            weight: 1,
+            drawn: Vec::new(),
+        }
+    }
 }
 
 /// How requests are written.
@@ -155,16 +215,18 @@ pub struct Form {
     pub fields: Vec<(String, String)>,
     /// The body, whose length goes into `Content-Length`.
     pub body: Option<Vec<u8>>,
-    /// Asks the server to close the connection after its response.
+    /// Asks the server to close the connection after its response; in HTTP/2 it cannot be asked.
     pub close: bool,
     /// Sets of further fields, of which each request has one, each set as often as any other. None is no further fields.
     pub sets: Vec<Vec<(String, String)>>,
     /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew for each request.
     pub varied: bool,
+    /// They are written for HTTP/2.
+    pub http2: bool,
 }
 
 impl Form {
-    /// The requests for `target`, in HTTP/1.1: one for each set of fields.
+    /// The requests for `target`: one for each set of fields.
     fn requests(&self, target: &Target, weight: u32) -> Vec<Request> {
         match &self.sets[..] {
             [] => vec![self.request(target, weight, &[])],
@@ -176,6 +238,9 @@ impl Form {
     }
 
     fn request(&self, target: &Target, weight: u32, set: &[(String, String)]) -> Request {
+        if self.http2 {
+            return self.request_http2(target, weight, set);
+        }
         let fields = || self.fields.iter().chain(set);
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, target.path);
         let mut field = |name: &str, value: &str| {
@@ -213,7 +278,53 @@ impl Form {
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
         Request {
-            bytes: bytes.into(),
+            weight,
+            drawn,
+            ..Request::http1(bytes, self.method == "HEAD")
+        }
+    }
+
+    fn request_http2(&self, target: &Target, weight: u32, set: &[(String, String)]) -> Request {
+        let fields = || self.fields.iter().chain(set);
+        let find = |wanted: &str| {
+            let mut fields = fields();
+            let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+            found.map(|(_, value)| &**value)
+        };
+        let (mut text, mut places, mut drawn) = (String::new(), Vec::new(), Vec::new());
+        let mut put = |part: &str| {
+            let start = text.len();
+            match self.varied {
+                false => text.push_str(part),
+                true => {
+                    let (plain, numbers) = ranges(part);
+                    text.push_str(&plain);
+                    drawn.extend(numbers.into_iter().map(|number| number.moved(start)));
+                }
+            }
+            Span::new(start, text.len())
+        };
+        let mut field = |name: &str, value: &str| places.push((put(name), put(value)));
+        field(":method", &self.method);
+        field(":scheme", if target.secure { "https" } else { "http" });
+        field(":authority", find("Host").unwrap_or(&target.authority));
+        field(":path", &target.path);
+        if find("User-Agent").is_none() {
+            let agent = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
+            field("user-agent", agent);
+        }
+        for (name, value) in fields().filter(|(name, _)| !name.eq_ignore_ascii_case("Host")) {
+            field(&name.to_ascii_lowercase(), value);
+        }
+        if let Some(body) = &self.body
+            && find("Content-Length").is_none()
+        {
+            field("content-length", &body.len().to_string());
+        }
+        Request {
+            bytes: text.into_bytes().into(),
+            fields: places,
+            body: self.body.clone().unwrap_or_default().into(),
             is_head: self.method == "HEAD",
             weight,
             drawn,
@@ -277,6 +388,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
+            http2: false,
         };
         let agent = concat!("User-Agent: tidegate/", env!("CARGO_PKG_VERSION"));
         let expected = format!("GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n{agent}\r\n\r\n");
@@ -304,6 +416,7 @@ mod tests {
             close: false,
             sets: vec![set("x"), set("y")],
             varied: true,
+            http2: false,
         };
         let requests = form.requests(&target, 1);
         for (request, agent) in requests.iter().zip(["x", "y"]) {
@@ -326,6 +439,52 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_http2_are_fields() {
+        let target = Target::parse("https://127.0.0.1:81/[1-3]?b", &[]).unwrap();
+        let form = Form {
+            method: "POST".to_owned(),
+            fields: vec![
+                ("HOST".to_owned(), "x".to_owned()),
+                ("Cookie".to_owned(), "id=[000-999]".to_owned()),
+            ],
+            body: Some(b"[0-9]".to_vec()),
+            close: true,
+            sets: vec![vec![("User-Agent".to_owned(), "y".to_owned())]],
+            varied: true,
+            http2: true,
+        };
+        let request = &form.requests(&target, 1)[0];
+        let text = |span: &Span| String::from_utf8_lossy(span.of(&request.bytes)).into_owned();
+        let fields: Vec<String> = request
+            .fields
+            .iter()
+            .map(|(name, value)| format!("{}: {}", text(name), text(value)))
+            .collect();
+        let expected = [
+            ":method: POST",
+            ":scheme: https",
+            ":authority: x",
+            ":path: /1?b",
+            "cookie: id=000",
+            "user-agent: y",
+            "content-length: 5",
+        ];
+        assert_eq!(fields, expected);
+        assert_eq!((&request.body[..], request.drawn.len()), (&b"[0-9]"[..], 2));
+        let mut bytes = request.bytes.to_vec();
+        let mut random = crate::schedule::Random::new(3);
+        for number in &request.drawn {
+            number.draw(&mut bytes, &mut random);
+        }
+        let (_, path) = &request.fields[3];
+        let (_, cookie) = &request.fields[4];
+        let path = String::from_utf8_lossy(path.of(&bytes)).into_owned();
+        assert!(["/1?b", "/2?b", "/3?b"].contains(&&*path), "{path}");
+        let cookie = cookie.of(&bytes).strip_prefix(b"id=").unwrap();
+        assert!(cookie.len() == 3 && cookie.iter().all(u8::is_ascii_digit));
+    }
+
+    #[test]
     fn targets_of_one_address_are_one_server() {
         let form = Form {
             method: "HEAD".to_owned(),
@@ -334,6 +493,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
+            http2: false,
         };
         let target = |url| (Target::parse(url, &[]).unwrap(), 1);
         let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);

@@ -156,6 +156,10 @@ impl Report<'_> {
                 self.outcome.together.as_secs_f64()
             );
         }
+        if let Some(streams) = self.outcome.streams_allowed {
+            let streams = some(streams.into(), "stream");
+            let _ = writeln!(text, "  the server takes no more than {streams} at once");
+        }
         if self.conditions.arrivals.is_some() {
             let _ = writeln!(
                 text,
@@ -265,6 +269,14 @@ impl Report<'_> {
             fields.push(("not_started", outcome.not_started.to_string()));
         }
         fields.extend([
+            ("protocol", quoted(self.conditions.protocol.name())),
+            ("streams", self.conditions.protocol.streams().to_string()),
+            (
+                "streams_allowed",
+                outcome
+                    .streams_allowed
+                    .map_or("null".to_owned(), |streams| streams.to_string()),
+            ),
             ("pipeline", self.conditions.pipeline.to_string()),
             (
                 "new_connections",

@@ -3,7 +3,7 @@
 //! Every thread has a runtime and connections of its own and counts for itself. The calling thread only waits, tells how it
 //! goes, and asks all to stop when it is told to.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::machine::{Busy, Watch};
 use crate::plan::{Length, Plan, Request};
 use crate::response::CompleteResponse;
-use crate::schedule::{Pace, Random, Weights};
+use crate::schedule::{Pace, Random, Seat, Weights};
 use crate::tally::{Failure, Tally, record};
 use crate::tls::{Agreed, HandshakeError, Mark, Session, Tls};
 
@@ -80,6 +80,8 @@ pub struct Outcome {
     pub agreed: Vec<Agreed>,
     /// Why the first TLS handshake that failed did so; not kept in files.
     pub refusal: Option<String>,
+    /// The fewest streams that a server takes at once, where that was less than the plan's.
+    pub streams_allowed: Option<u32>,
 }
 
 /// What became of connections. Where there are several threads, these are sums.
@@ -163,6 +165,7 @@ struct Part {
     connections: Connections,
     agreed: Vec<Agreed>,
     refusal: Option<String>,
+    streams_allowed: Option<u32>,
 }
 
 /// Does what `plan` says. `watch` is told ten times a second how it goes, and ends the run by returning `false`.
@@ -235,6 +238,7 @@ fn merge(parts: Vec<Part>, interrupted: bool) -> Outcome {
             connections: part.connections,
             agreed: part.agreed,
             refusal: part.refusal,
+            streams_allowed: part.streams_allowed,
             ..Outcome::default()
         });
         for (second, interval) in part.intervals.into_iter().enumerate() {
@@ -265,6 +269,8 @@ impl Outcome {
         self.connections.open_at_end += other.connections.open_at_end;
         self.connections.used += other.connections.used;
         self.refusal = self.refusal.take().or(other.refusal);
+        let allowed = [self.streams_allowed, other.streams_allowed];
+        self.streams_allowed = allowed.into_iter().flatten().min();
         for agreed in other.agreed {
             if !self.agreed.contains(&agreed) {
                 self.agreed.push(agreed);
@@ -367,6 +373,7 @@ async fn drive(
         connections: thread.connections.get(),
         agreed: thread.agreed.take().kinds,
         refusal: thread.reason.take(),
+        streams_allowed: thread.streams_allowed.get(),
         tally,
     })
 }
@@ -386,6 +393,8 @@ pub(crate) struct Thread {
     scratch: RefCell<BytesMut>,
     /// Memory for requests that differ from one to the next.
     copies: RefCell<BytesMut>,
+    /// See [`Outcome`].
+    streams_allowed: Cell<Option<u32>>,
     /// Connections with something to send at the end of this turn.
     sending: RefCell<Vec<Rc<Connection>>>,
     connections: Cell<Connections>,
@@ -523,6 +532,7 @@ impl Thread {
         };
         let own = |request: &Request| Request {
             bytes: Bytes::copy_from_slice(&request.bytes),
+            body: Bytes::copy_from_slice(&request.body),
             ..request.clone()
         };
         Thread {
@@ -542,6 +552,7 @@ impl Thread {
             reason: RefCell::default(),
             scratch: RefCell::default(),
             copies: RefCell::default(),
+            streams_allowed: Cell::new(None),
             sending: RefCell::default(),
             connections: Cell::default(),
             tally: RefCell::default(),
@@ -574,13 +585,13 @@ impl Thread {
     }
 
     /// The moment at which a connection is to start a request, once it has come. `None` when there are no more.
-    pub(crate) async fn start(&self) -> Option<Instant> {
+    pub(crate) async fn start(&self, seat: &Seat) -> Option<Instant> {
         if self.has_ended() {
             return None;
         }
         match &self.pace {
             None => self.spend(Instant::now()),
-            Some(pace) => self.spend(pace.take().await),
+            Some(pace) => self.spend(pace.take(seat).await),
         }
     }
 
@@ -663,6 +674,14 @@ impl Thread {
         }
     }
 
+    /// A server takes so many streams at once.
+    pub(crate) fn allowed(&self, streams: u32) {
+        if (streams as usize) < self.plan.protocol.streams() {
+            let least = self.streams_allowed.get().unwrap_or(streams).min(streams);
+            self.streams_allowed.set(Some(least));
+        }
+    }
+
     /// A connection was closed.
     pub(crate) fn closed(&self) {
         let mut connections = self.connections.get();
@@ -685,14 +704,25 @@ impl Thread {
         }
     }
 
-    /// A copy of a request with numbers of its own.
-    fn varied(&self, request: &Request, random: &mut Random) -> Bytes {
+    /// Has a copy of `bytes` sent over `connection` at the end of this turn.
+    pub(crate) fn send_copy(&self, connection: &Rc<Connection>, bytes: &[u8]) {
+        let copy = self.room_for(bytes).split().freeze();
+        self.send_bytes(connection, &copy);
+    }
+
+    /// Memory with a copy of `bytes` and nothing else.
+    fn room_for(&self, bytes: &[u8]) -> RefMut<'_, BytesMut> {
         let mut copies = self.copies.borrow_mut();
-        let length = request.bytes.len();
-        if copies.capacity() < length {
-            copies.reserve(COPIES_SIZE.max(length));
+        if copies.capacity() < bytes.len() {
+            copies.reserve(COPIES_SIZE.max(bytes.len()));
         }
-        copies.extend_from_slice(&request.bytes);
+        copies.extend_from_slice(bytes);
+        copies
+    }
+
+    /// A copy of a request with numbers of its own.
+    pub(crate) fn varied(&self, request: &Request, random: &mut Random) -> Bytes {
+        let mut copies = self.room_for(&request.bytes);
         for number in &request.drawn {
             number.draw(&mut copies, random);
         }
@@ -893,11 +923,11 @@ impl Thread {
 mod tests {
     use super::*;
     use crate::machine;
-    use crate::plan::{Arrivals, Form, Spacing, servers};
+    use crate::plan::{Arrivals, Form, Protocol, Spacing, servers};
     use crate::target::Target;
     use crate::tls::{self, Maker};
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
+    use std::io::{BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
 
     /// A server that answers whatever it receives with one response.
     fn server() -> String {
@@ -917,7 +947,42 @@ mod tests {
         format!("http://{address}/")
     }
 
-    fn plan(url: &str, requests: u64, arrivals: Option<Arrivals>) -> Arc<Plan> {
+    /// The same for HTTP/2: it answers each HEADERS frame.
+    fn server_http2() -> String {
+        use proto::h2::frame::{self, FrameHead, Kind};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = |mut stream: TcpStream| -> Option<()> {
+            let mut out = Vec::new();
+            frame::put_settings(&mut out, &[]);
+            stream.read_exact(&mut [0; frame::PREFACE.len()]).ok()?;
+            let mut input = BufReader::new(stream.try_clone().ok()?);
+            loop {
+                let mut head = [0; frame::HEAD_LENGTH];
+                if input.buffer().is_empty() {
+                    stream.write_all(&out).ok()?;
+                    out.clear();
+                }
+                input.read_exact(&mut head).ok()?;
+                let head = FrameHead::read(&head);
+                input.read_exact(&mut vec![0; head.length as usize]).ok()?;
+                if head.kind == Kind::Headers {
+                    // The static table's `:status: 200`.
+                    frame::put_header_block(&mut out, head.stream, &[0x88], false, 100);
+                    frame::put_head(&mut out, Kind::Data, 1, head.stream, 3);
+                    out.extend_from_slice(b"abc");
+                }
+            }
+        };
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(stream));
+            }
+        });
+        format!("http://{address}/")
+    }
+
+    fn plan(url: &str, requests: u64, arrivals: Option<Arrivals>, protocol: Protocol) -> Arc<Plan> {
         let form = Form {
             method: "GET".to_owned(),
             fields: Vec::new(),
@@ -925,6 +990,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
+            http2: protocol != Protocol::Http1,
         };
         Arc::new(Plan {
             servers: servers(
@@ -934,6 +1000,7 @@ mod tests {
             )
             .unwrap(),
             length: Length::Requests(requests),
+            protocol,
             arrivals,
             timeout: Duration::from_secs(30),
             ..machine::tests::plan(4)
@@ -941,8 +1008,13 @@ mod tests {
     }
 
     /// How often a thread of the load tester asks for memory while it sends so many requests.
-    fn allocations(url: &str, requests: u64, arrivals: Option<Arrivals>) -> u64 {
-        let plan = plan(url, requests, arrivals);
+    fn allocations(
+        url: &str,
+        requests: u64,
+        arrivals: Option<Arrivals>,
+        protocol: Protocol,
+    ) -> u64 {
+        let plan = plan(url, requests, arrivals, protocol);
         let shared = Shared::new(1);
         let counted = allocation_counter::measure(|| {
             let part = run_thread(&plan, &shared, 0, 1).unwrap();
@@ -953,17 +1025,22 @@ mod tests {
 
     #[test]
     fn a_request_allocates_nothing() {
-        let url = server();
         let open = Arrivals {
             rate: 1e6,
             spacing: Spacing::Poisson,
         };
-        for arrivals in [None, Some(open)] {
-            let few = allocations(&url, 1_000, arrivals);
-            let many = allocations(&url, 11_000, arrivals);
-            println!("{arrivals:?}: {few} {many}");
-            // What grows on the way, such as queues, may grow; it is not a matter of single requests.
-            assert!(many < few + 100, "{arrivals:?}: {few}, then {many}");
+        let http2 = Protocol::Http2 { streams: 10 };
+        for (url, protocol) in [(server(), Protocol::Http1), (server_http2(), http2)] {
+            for arrivals in [None, Some(open)] {
+                let few = allocations(&url, 1_000, arrivals, protocol);
+                let many = allocations(&url, 11_000, arrivals, protocol);
+                println!("{protocol:?} {arrivals:?}: {few} {many}");
+                // What grows on the way, such as queues, may grow; it is not a matter of single requests.
+                assert!(
+                    many < few + 100,
+                    "{protocol:?} {arrivals:?}: {few}, then {many}"
+                );
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 
 use crate::conditions::{Conditions, spacing_name};
 use crate::machine::Busy;
-use crate::plan::{Arrivals, Length, Spacing};
+use crate::plan::{Arrivals, Length, Protocol, Spacing};
 use crate::run::Outcome;
 use crate::tally::Failure;
 use crate::tls::Agreed;
@@ -54,6 +54,12 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
         ("interrupted", u64::from(outcome.interrupted)),
     ] {
         line(&mut text, name, value);
+    }
+    if let Protocol::Http2 { streams } = conditions.protocol {
+        line(&mut text, "http2_streams", streams);
+    }
+    if let Some(streams) = outcome.streams_allowed {
+        line(&mut text, "streams_allowed", streams);
     }
     line(&mut text, "engine", &conditions.engine);
     if let Some(Arrivals { rate, spacing }) = conditions.arrivals {
@@ -124,6 +130,7 @@ pub fn read(text: &str) -> Result<Saved, String> {
             warmup: Duration::ZERO,
             ramp: Duration::ZERO,
             think_time: Duration::ZERO,
+            protocol: Protocol::Http1,
             pipeline: 1,
             new_connections: false,
             resume: false,
@@ -209,6 +216,11 @@ impl Saved {
             "warmup_ns" => conditions.warmup = Duration::from_nanos(next(words)?),
             "ramp_ns" => conditions.ramp = Duration::from_nanos(next(words)?),
             "think_time_ns" => conditions.think_time = Duration::from_nanos(next(words)?),
+            "http2_streams" => {
+                let streams = next(words)?;
+                conditions.protocol = Protocol::Http2 { streams };
+            }
+            "streams_allowed" => outcome.streams_allowed = Some(next(words)?),
             "pipeline" => conditions.pipeline = next(words)?,
             "new_connections" => conditions.new_connections = next::<u8>(words)? == 1,
             "resume" => conditions.resume = next::<u8>(words)? == 1,
@@ -394,6 +406,8 @@ mod tests {
             rate: 0.1 + 0.2,
             spacing: Spacing::Poisson,
         });
+        saved.conditions.protocol = Protocol::Http2 { streams: 5 };
+        saved.outcome.streams_allowed = Some(3);
         let again = read(&text(&saved)).unwrap();
         assert_eq!(again.conditions, saved.conditions);
         assert_eq!(again.outcome.agreed, saved.outcome.agreed);

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -85,13 +86,19 @@ impl Moments {
     }
 }
 
+/// A connection's seat among those that wait for a moment. It has one however often it begins to wait anew.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seat {
+    is_taken: Rc<Cell<bool>>,
+}
+
 /// The open loop of one thread: each moment is taken by one connection, in order, as soon as one is free. A moment that
 /// has passed is still taken, and stays what it was: who waits for a slow server does so from there.
 pub(crate) struct Pace {
     begin: Instant,
     moments: RefCell<Moments>,
     /// Connections that wait for a moment.
-    idle: RefCell<VecDeque<Waker>>,
+    idle: RefCell<VecDeque<(Waker, Seat)>>,
     /// The dispatcher, while there is nobody to hand a moment to.
     dispatcher: RefCell<Option<Waker>>,
     taken: Cell<u64>,
@@ -131,12 +138,15 @@ impl Pace {
     }
 
     /// The next moment, as soon as it has come. Cancel-safe.
-    pub(crate) async fn take(&self) -> Instant {
+    pub(crate) async fn take(&self, seat: &Seat) -> Instant {
         poll_fn(|context| {
             if let Some(moment) = self.try_take(Instant::now()) {
                 return Poll::Ready(moment);
             }
-            self.idle.borrow_mut().push_back(context.waker().clone());
+            if !seat.is_taken.replace(true) {
+                let waiting = (context.waker().clone(), seat.clone());
+                self.idle.borrow_mut().push_back(waiting);
+            }
             let dispatcher = self.dispatcher.take();
             if let Some(dispatcher) = dispatcher {
                 dispatcher.wake();
@@ -153,7 +163,8 @@ impl Pace {
             let waiting = self.idle.borrow_mut().pop_front();
             match waiting {
                 // Whoever it is may be gone; the next turn looks again.
-                Some(connection) => {
+                Some((connection, seat)) => {
+                    seat.is_taken.set(false);
                     connection.wake();
                     engine::yield_now().await;
                 }

@@ -43,7 +43,7 @@ pub enum Failure {
     ClosedEarly,
     /// The connection ended within a body whose length was known.
     ClosedInBody,
-    /// What came is no response head of HTTP/1.
+    /// What came is no response head.
     GarbageHead,
     /// The response head does not end.
     HeadTooLarge,
@@ -57,13 +57,23 @@ pub enum Failure {
     Digest,
     /// The response is complete, but its body is not as long as the first one.
     Differs,
+    /// The server does not speak HTTP/2: it has not agreed to it, or what it has sent first is something else.
+    NoHttp2,
+    /// The server has broken the rules of HTTP/2, on the connection or on this stream.
+    Http2Violation,
+    /// The server has reset the stream.
+    StreamReset,
+    /// The server has refused the stream without a look at the request.
+    StreamRefused,
+    /// The server has ended the connection for an error.
+    GoAway,
     /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the server's.
     Local,
 }
 
 impl Failure {
     /// All kinds, in the order of reports.
-    pub const ALL: [Failure; 20] = [
+    pub const ALL: [Failure; 25] = [
         Failure::Refused,
         Failure::ConnectTimeout,
         Failure::Connect,
@@ -83,6 +93,11 @@ impl Failure {
         Failure::Status,
         Failure::Digest,
         Failure::Differs,
+        Failure::NoHttp2,
+        Failure::Http2Violation,
+        Failure::StreamReset,
+        Failure::StreamRefused,
+        Failure::GoAway,
         Failure::Local,
     ];
 
@@ -109,6 +124,11 @@ impl Failure {
             Failure::Status => "status",
             Failure::Digest => "sha256",
             Failure::Differs => "other_length",
+            Failure::NoHttp2 => "http2_not_spoken",
+            Failure::Http2Violation => "http2_violation",
+            Failure::StreamReset => "stream_reset",
+            Failure::StreamRefused => "stream_refused",
+            Failure::GoAway => "goaway",
             Failure::Local => "local_limit",
         }
     }
@@ -136,6 +156,11 @@ impl Failure {
             Failure::Status => "unexpected status",
             Failure::Digest => "unexpected body (SHA-256)",
             Failure::Differs => "another length than the first",
+            Failure::NoHttp2 => "HTTP/2 not spoken",
+            Failure::Http2Violation => "HTTP/2 violated",
+            Failure::StreamReset => "stream reset",
+            Failure::StreamRefused => "stream refused",
+            Failure::GoAway => "connection ended for an error (GOAWAY)",
             Failure::Local => "no descriptor, port or memory here",
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::EngineKind;
-use load::plan::{Expect, Length, Order, Request, Server};
+use load::plan::{Expect, Length, Order, Protocol, Request, Server};
 use load::tally::Failure;
 use load::tls::Maker;
 use load::{Outcome, Plan, Target, machine};
@@ -167,13 +167,12 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
             tls: Maker::new(flags.tls.clone())
                 .tls(target)
                 .map_err(|error| error.to_string())?,
-            requests: vec![Request {
-                bytes: flags.request(target)?.into(),
-                is_head: flags.method == "HEAD",
-                weight: 1,
-                drawn: Vec::new(),
-            }],
+            requests: vec![Request::http1(
+                flags.request(target)?,
+                flags.method == "HEAD",
+            )],
         }],
+        protocol: Protocol::Http1,
         order: Order::Random,
         connections: usize::try_from(flags.concurrency).unwrap_or(usize::MAX),
         threads: 1,

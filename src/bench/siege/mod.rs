@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engine::EngineKind;
 use jiff::Zoned;
-use load::plan::{Expect, Length, Order};
+use load::plan::{Expect, Length, Order, Protocol};
 use load::{Outcome, Plan, machine};
 use process::Interrupt;
 
@@ -161,6 +161,7 @@ fn plan(flags: &Flags, lines: &[Line]) -> Result<Plan, String> {
     };
     Ok(Plan {
         servers: urls::servers(lines, flags)?,
+        protocol: Protocol::Http1,
         order: match flags.internet {
             true => Order::Random,
             false => Order::InTurn,

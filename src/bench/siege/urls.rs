@@ -171,12 +171,7 @@ pub(super) fn servers(lines: &[Line], flags: &Flags) -> Result<Vec<Server>, Stri
         let target =
             Target::parse(&line.url, &flags.allow_remote).map_err(|error| error.to_string())?;
         servers.push(Server {
-            requests: vec![Request {
-                bytes: request(line, &target, flags)?.into(),
-                is_head: false,
-                weight: 1,
-                drawn: Vec::new(),
-            }],
+            requests: vec![Request::http1(request(line, &target, flags)?, false)],
             tls: maker.tls(&target).map_err(|error| error.to_string())?,
             address: target.address,
         });

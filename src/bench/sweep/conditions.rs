@@ -5,7 +5,7 @@
 use std::fs;
 
 use jiff::Zoned;
-use load::plan::Length;
+use load::plan::{Length, Protocol};
 use load::report::some;
 use load::{First, Plan};
 
@@ -17,9 +17,12 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
         .collect();
     let server = first.map(|first| String::from_utf8_lossy(&first.server).into_owned());
     let threads = std::thread::available_parallelism().map(|number| number.to_string());
-    let connections = match plan.new_connections {
-        true => "one for each request",
-        false => "kept open",
+    let connections = match (plan.new_connections, plan.protocol) {
+        (true, _) => "one for each request".to_owned(),
+        (false, Protocol::Http1) => "kept open".to_owned(),
+        (false, Protocol::Http2 { streams }) => {
+            format!("kept open, {}", some(streams as u64, "stream"))
+        }
     };
     let step = match plan.length {
         Length::Time(time) => Some(format!("{time:?}")),
@@ -45,7 +48,8 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
                 some(plan.threads as u64, "thread")
             )),
         ),
-        ("client connections", Some(connections.to_owned())),
+        ("protocol", Some(plan.protocol.name().to_owned())),
+        ("client connections", Some(connections)),
         ("client machine", processor()),
         ("processors", threads.ok()),
         ("memory", memory()),

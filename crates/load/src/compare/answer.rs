@@ -12,10 +12,12 @@ use engine::{EngineKind, Runtime, Settings};
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{ResponseBody, ResponseHead, parse};
+use proto::h2::{ErrorCode, StreamFault, Violation};
 use sha2::{Digest, Sha256};
 
+use super::answer_http2;
 use crate::connection::Connection;
-use crate::plan::Plan;
+use crate::plan::{Plan, Protocol};
 use crate::response::HEAD_BYTES_MAX;
 use crate::tally::Failure;
 use crate::tls::{Agreed, HandshakeError, Opened, Session, shake_hands};
@@ -50,6 +52,14 @@ pub enum AskError {
     Closed,
     /// What came is no response of HTTP/1.
     Garbage,
+    /// What came is no HTTP/2.
+    NoHttp2,
+    /// The server has broken the rules of HTTP/2.
+    Http2(Violation),
+    /// The same on the response's stream.
+    Stream(StreamFault),
+    /// The server has reset the stream, or ended the connection before it, for this reason.
+    Reset(ErrorCode),
     /// There was no event loop for it.
     Engine(io::Error),
 }
@@ -63,6 +73,10 @@ impl fmt::Display for AskError {
             AskError::Receive(error) => write!(f, "no complete response: {error}"),
             AskError::Closed => f.write_str("the connection was closed within the response"),
             AskError::Garbage => f.write_str("what came is no response"),
+            AskError::NoHttp2 => f.write_str("the server does not speak HTTP/2"),
+            AskError::Http2(violation) => write!(f, "the server {violation}"),
+            AskError::Stream(fault) => write!(f, "the server {fault}"),
+            AskError::Reset(code) => write!(f, "the server has reset the stream: {code:?}"),
             AskError::Engine(error) => write!(f, "no event loop: {error}"),
         }
     }
@@ -119,6 +133,13 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     };
     let agreed = session.as_ref().map(Session::agreed);
     let connection = Connection::new(stream, session);
+    if let Protocol::Http2 { .. } = plan.protocol {
+        let response = answer_http2::converse(&connection, request, deadline).await?;
+        return Ok(Response {
+            tls: agreed,
+            ..response
+        });
+    }
     connection.push(&mut BytesMut::new(), &request.bytes);
     connection.start_send();
     let mut head = ResponseHead::default();
@@ -182,7 +203,7 @@ async fn read_head(
 }
 
 /// Gives what comes next to `take`. Whether more may follow.
-async fn receive(
+pub(super) async fn receive(
     connection: &Connection,
     deadline: Instant,
     take: impl FnMut(&[u8]),

@@ -9,6 +9,7 @@
 
 mod account;
 mod answer;
+mod answer_http2;
 mod report;
 
 use std::io;

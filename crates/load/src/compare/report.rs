@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Comparison, Contestant, Finding, Metric, PERCENTILES, Response, Round, Turn};
-use crate::plan::Length;
+use crate::plan::{Length, Protocol};
 use crate::report::{number, object, quoted, some, strings, time};
 use crate::statistics::{CONFIDENCE, Interval, ROUNDS_MIN, Verdict};
 use crate::tls::Tls;
@@ -76,13 +76,20 @@ impl Report<'_> {
             Length::Requests(requests) => some(requests, "request"),
             Length::Each(requests) => format!("{} each", some(requests, "request")),
         };
+        let protocol = match plan.protocol {
+            Protocol::Http1 => String::new(),
+            Protocol::Http2 { streams } => {
+                let streams = some(streams as u64, "stream");
+                format!(", HTTP/2 with {streams} on each")
+            }
+        };
         let arrivals = match plan.arrivals {
             None => "closed loop".to_owned(),
             Some(arrivals) => format!("open loop of {} requests/s", arrivals.rate),
         };
         let _ = writeln!(
             text,
-            "{}, each turn {length}: {}, {} on {}, {arrivals}",
+            "{}, each turn {length}: {}, {} on {}{protocol}, {arrivals}",
             some(self.rounds.len() as u64, "round"),
             some(plan.connections as u64, "connection"),
             some(plan.threads as u64, "thread"),
@@ -168,6 +175,8 @@ impl Report<'_> {
             ("seed", comparison.seed.to_string()),
             ("connections", plan.connections.to_string()),
             ("threads", plan.threads.to_string()),
+            ("protocol", quoted(plan.protocol.name())),
+            ("streams", plan.protocol.streams().to_string()),
             ("pipeline", plan.pipeline.to_string()),
             ("new_connections", plan.new_connections.to_string()),
             (

@@ -1,7 +1,7 @@
 //! TLS towards servers: what a run's command line can say of it, made into rustls's configuration.
 //!
 //! RFC 8446, 5246. `session.rs` is one connection's records, `sessions.rs` what resumption needs, `trust.rs` whom to
-//! believe, [`Agreed`] what a handshake came to. Not here: early data, HTTP/2, revocation.
+//! believe, [`Agreed`] what a handshake came to. Not here: early data, revocation.
 
 mod agreed;
 mod session;
@@ -23,6 +23,7 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
+use crate::plan::ALPN_HTTP2;
 use crate::target::Target;
 
 pub use agreed::Agreed;
@@ -31,8 +32,8 @@ pub use session::HandshakeError;
 pub(crate) use session::{Opened, Session, shake_hands};
 use sessions::Sessions;
 
-/// What is offered by ALPN: nothing else is spoken here.
-const PROTOCOL: &[u8] = b"http/1.1";
+/// The name of HTTP/1.1 in ALPN; what is to be spoken is offered and nothing else.
+const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// What can be said of TLS; the default verifies servers by the system's authorities and offers what rustls does.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +58,8 @@ pub struct Settings {
     pub without_name: bool,
     /// Sessions go on over the next connections; else each handshake is a full one.
     pub resume: bool,
+    /// HTTP/2 is to be agreed upon.
+    pub http2: bool,
 }
 
 /// A version of TLS.
@@ -119,6 +122,7 @@ pub struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     resume: bool,
+    http2: bool,
 }
 
 /// What was made by the same maker for the same name.
@@ -201,6 +205,7 @@ impl Maker {
             config: Arc::clone(config),
             name,
             resume: self.settings.resume,
+            http2: self.settings.http2,
         }))
     }
 }
@@ -236,7 +241,10 @@ fn config(settings: &Settings) -> Result<ClientConfig, TlsError> {
         }
     };
     config.enable_sni = !settings.without_name;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![match settings.http2 {
+        true => ALPN_HTTP2.to_vec(),
+        false => ALPN_HTTP1.to_vec(),
+    }];
     Ok(config)
 }
 

@@ -13,10 +13,11 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus,
 };
-use rustls::{Error, HandshakeKind};
+use rustls::{AlertDescription, Error, HandshakeKind};
 
 use super::Tls;
 use super::agreed::{self, Agreed, Mark};
+use crate::plan::ALPN_HTTP2;
 use crate::tally::Failure;
 
 /// Bytes of a record's header.
@@ -39,6 +40,8 @@ pub(crate) struct Session {
     tls: UnbufferedClientConnection,
     /// Received bytes that are no whole record yet.
     partial: Vec<u8>,
+    /// What the server has said with the last message of its handshake, before anybody has asked.
+    early: Vec<u8>,
     /// The server has said that nothing more follows.
     ended: bool,
 }
@@ -63,6 +66,7 @@ impl Session {
         Ok(Session {
             tls: connection?,
             partial: Vec::new(),
+            early: Vec::new(),
             ended: false,
         })
     }
@@ -70,6 +74,11 @@ impl Session {
     /// Whether the server has said that nothing more follows.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// What came with the handshake.
+    pub(crate) fn take_early(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.early)
     }
 
     /// Whether an earlier session went on with this one.
@@ -317,14 +326,32 @@ pub(crate) async fn shake_hands(
         if buffer.is_empty() {
             return Err(Failure::TlsClosed.into());
         }
-        let mut surplus = false;
-        match session.open(stream, buffer, |_| surplus = true)? {
-            Opened::Open if !surplus => {}
-            Opened::Open => return Err(Failure::WrongLength.into()),
-            Opened::Ended => return Err(Failure::TlsClosed.into()),
+        let mut early = std::mem::take(&mut session.early);
+        let opened = session.open(stream, buffer, |bytes| early.extend_from_slice(bytes));
+        session.early = early;
+        match opened {
+            // In HTTP/2 the server need not wait for the client's preface.
+            Ok(Opened::Open) if tls.http2 || session.early.is_empty() => {}
+            Ok(Opened::Open) => return Err(Failure::WrongLength.into()),
+            Ok(Opened::Ended) => return Err(Failure::TlsClosed.into()),
+            Err(error) if tls.http2 && is_of_alpn(&error) => {
+                return Err(Failure::NoHttp2.into());
+            }
+            Err(error) => return Err(error.into()),
         }
     }
-    Ok(session)
+    match tls.http2 && session.tls.alpn_protocol() != Some(ALPN_HTTP2) {
+        true => Err(Failure::NoHttp2.into()),
+        false => Ok(session),
+    }
+}
+
+/// Whether the server has said that it speaks nothing of what was offered.
+fn is_of_alpn(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::AlertReceived(AlertDescription::NoApplicationProtocol)
+    )
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //! What all connections of a turn have to send leaves at its end (`Thread::send_all`): first everything is received that is
 //! there, which keeps its times exact, and a server that sleeps is woken once rather than for every request.
 
+pub(crate) mod http2;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +21,10 @@ use engine::net;
 use engine::select::{Either, either};
 
 use crate::connection::Connection;
-use crate::plan::{Length, Order, Plan};
+use crate::plan::{Length, Order, Plan, Protocol};
 use crate::response::{CompleteResponse, Reader};
 use crate::run::{Sample, Thread};
-use crate::schedule::Random;
+use crate::schedule::{Random, Seat};
 use crate::tally::Failure;
 use crate::tls::{Opened, shake_hands};
 
@@ -52,6 +54,8 @@ pub(crate) struct Client {
     server: usize,
     source: Option<IpAddr>,
     random: Random,
+    /// Where it waits for the moments of the open loop.
+    seat: Seat,
     /// The place of the next request in the list of [`Order::InTurn`].
     place: usize,
     reader: Reader,
@@ -85,6 +89,7 @@ impl Client {
                 .get(number % plan.sources.len().max(1))
                 .copied(),
             random: Random::new(plan.seed ^ (number as u64 + 1)),
+            seat: Seat::default(),
             reader: Reader::new(plan.expect, plan.samples),
             pending: VecDeque::with_capacity(plan.pipeline),
             connect: Duration::ZERO,
@@ -101,7 +106,7 @@ impl Client {
     pub(crate) async fn run(mut self) {
         let plan = self.thread.plan();
         while self.left > 0
-            && let Some(start) = self.thread.start().await
+            && let Some(start) = self.thread.start(&self.seat).await
         {
             self.pending.clear();
             self.reader.restart();
@@ -112,7 +117,13 @@ impl Client {
             match self.connect(&plan).await {
                 Ok(connection) => {
                     let connection = Rc::new(connection);
-                    let end = self.converse(&plan, &connection, start).await;
+                    let end = match plan.protocol {
+                        Protocol::Http1 => self.converse(&plan, &connection, start).await,
+                        Protocol::Http2 { streams } => {
+                            self.converse_http2(&plan, &connection, start, streams)
+                                .await
+                        }
+                    };
                     connection.close();
                     self.thread.closed();
                     if let End::Finished = end {
@@ -338,15 +349,15 @@ impl Client {
             return None;
         }
         if plan.think_time.is_zero() && plan.arrivals.is_none() {
-            return self.thread.start().await;
+            return self.thread.start(&self.seat).await;
         }
         let pause = self.pause(plan);
-        let thread = Rc::clone(&self.thread);
+        let (thread, seat) = (Rc::clone(&self.thread), self.seat.clone());
         let start = async {
             if !plan.think_time.is_zero() {
                 engine::sleep(pause).await;
             }
-            thread.start().await
+            thread.start(&seat).await
         };
         match either(start, connection.surplus()).await {
             Either::First(start) => start,

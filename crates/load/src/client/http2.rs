@@ -1,0 +1,547 @@
+//! One connection of HTTP/2: as many requests under way as it has streams, each with times and an end of its own.
+//!
+//! ```text
+//! a stream is free ─▶ (think, or wait for a moment) ─▶ ask ─▶ head, body ─▶ complete ─▶ free again
+//!                                                       └─ reset, timeout: counted ──▶ free again
+//! ```
+//!
+//! Frames, windows and what the server allows are the business of [`proto::h2::client`]. What answers a buffer leaves together
+//! at the end of the turn: requests, credit, acknowledgements. A server that ends the connection (GOAWAY) is served to its end;
+//! what it has not looked at is asked again on the next one, as it is in HTTP/1 after `Connection: close`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use proto::h2::client::{Client as Machine, Event, Limits, Opening};
+use proto::h2::response::ResponseFault;
+use proto::h2::{ErrorCode, StreamFault, Violation};
+use proto::header::Known;
+use sha2::{Digest, Sha256};
+
+use super::{BUFFERS_PER_TURN, Client, End, receive_failure};
+use crate::connection::Connection;
+use crate::plan::Plan;
+use crate::response::{CompleteResponse, HEAD_BYTES_MAX};
+use crate::run::Sample;
+use crate::tally::Failure;
+use crate::tls::Opened;
+
+/// What a server may send, so that no body waits for credit.
+pub(crate) const LIMITS: Limits = Limits {
+    stream_window: 1 << 30,
+    head_size_max: HEAD_BYTES_MAX,
+};
+
+/// A request that was sent.
+struct Asked {
+    start: Instant,
+    /// When it was sent, and how long its connection had taken if it is the first on it.
+    sent: Instant,
+    connect: Duration,
+    /// When its response began.
+    begun: Option<Instant>,
+    status: u16,
+    /// Bytes of the response's body so far.
+    length: u64,
+    digest: Option<Box<Sha256>>,
+    /// What is left to be sent of its own body.
+    rest: Bytes,
+}
+
+/// What is known of one connection.
+struct Talk {
+    machine: Machine<Asked>,
+    begin: Instant,
+    /// Streams that have nothing to do.
+    free: usize,
+    /// When those are free again that think.
+    thinking: BinaryHeap<Reverse<Instant>>,
+    /// Until when each response must be complete, in the order of the requests; also of streams that have ended.
+    deadlines: VecDeque<(Instant, u32)>,
+    /// Which request was sent last, where it is one that is always the same.
+    last: Option<usize>,
+    /// When something came last.
+    heard: Instant,
+    /// It is known how many streams the server takes.
+    is_told: bool,
+    /// The server ends the connection for this error.
+    error: Option<ErrorCode>,
+    /// The value of `Server` in the last response, where it is wanted.
+    server: Vec<u8>,
+}
+
+/// What a connection has waited for.
+enum Came {
+    /// The moment of a request.
+    Start(Option<Instant>),
+    /// Somebody has thought enough.
+    Thought,
+    Received(io::Result<Buffer>),
+}
+
+impl Talk {
+    fn new(streams: usize, now: Instant) -> Talk {
+        Talk {
+            machine: Machine::new(LIMITS),
+            begin: now,
+            free: streams,
+            thinking: BinaryHeap::new(),
+            deadlines: VecDeque::with_capacity(streams),
+            last: None,
+            heard: now,
+            is_told: false,
+            error: None,
+            server: Vec::new(),
+        }
+    }
+
+    /// Those that have thought enough are free.
+    fn wake(&mut self, now: Instant) {
+        while let Some(Reverse(due)) = self.thinking.peek()
+            && *due <= now
+        {
+            self.thinking.pop();
+            self.free += 1;
+        }
+    }
+
+    /// Until when the oldest request under way must have its response.
+    fn deadline(&mut self) -> Option<Instant> {
+        while let Some((deadline, stream)) = self.deadlines.front() {
+            if self.machine.is_live(*stream) {
+                return Some(*deadline);
+            }
+            self.deadlines.pop_front();
+        }
+        None
+    }
+}
+
+impl Client {
+    /// Everything that happens on one connection, whose first request starts now.
+    pub(super) async fn converse_http2(
+        &mut self,
+        plan: &Plan,
+        connection: &Rc<Connection>,
+        start: Instant,
+        streams: usize,
+    ) -> End {
+        let mut now = Instant::now();
+        let mut talk = Talk::new(if plan.new_connections { 1 } else { streams }, now);
+        self.ask(&mut talk, plan, start, now);
+        let early = connection.take_early();
+        if !early.is_empty()
+            && let Some(end) = self.heard(&mut talk, plan, &early, now)
+        {
+            return end;
+        }
+        let mut buffers = 0;
+        loop {
+            self.ask_more(&mut talk, plan, now);
+            self.leave(&mut talk, connection);
+            if talk.machine.live() == 0
+                && let Some(end) = self.nothing_under_way(&talk, plan)
+            {
+                return end;
+            }
+            let came = self.wait(&mut talk, plan, connection, now).await;
+            now = Instant::now();
+            let end = match came {
+                Came::Start(start) => {
+                    if let Some(start) = start {
+                        self.ask(&mut talk, plan, start, now);
+                    }
+                    None
+                }
+                Came::Thought => None,
+                Came::Received(Ok(buffer)) if buffer.is_empty() => {
+                    Some(self.end_of_input_http2(&mut talk))
+                }
+                Came::Received(Ok(buffer)) => {
+                    buffers += 1;
+                    self.open_http2(&mut talk, plan, connection, buffer, now)
+                }
+                Came::Received(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                    self.late(&mut talk, plan, now)
+                }
+                Came::Received(Err(error)) => {
+                    Some(self.lose(&mut talk, |_| receive_failure(&error)))
+                }
+            };
+            if let Some(end) = end {
+                // What is wrong is still told; nobody waits for that to leave.
+                self.leave(&mut talk, connection);
+                connection.start_send();
+                return end;
+            }
+            if buffers >= BUFFERS_PER_TURN {
+                buffers = 0;
+                engine::yield_now().await;
+            }
+        }
+    }
+
+    /// Whether a connection without any request under way ends now.
+    fn nothing_under_way(&self, talk: &Talk, plan: &Plan) -> Option<End> {
+        if self.thread.has_ended() {
+            return Some(End::Finished);
+        }
+        let is_done = self.left == 0 || plan.new_connections || talk.machine.is_ending();
+        is_done.then_some(End::Closed)
+    }
+
+    /// Waits for what comes first: bytes, the end of a time limit, or a reason to ask.
+    async fn wait(
+        &self,
+        talk: &mut Talk,
+        plan: &Plan,
+        connection: &Connection,
+        now: Instant,
+    ) -> Came {
+        let may_open = talk.machine.may_open();
+        // A server that takes no stream at all has its time, too.
+        let is_stuck = talk.machine.live() == 0 && talk.free > 0 && !may_open;
+        let deadline = match is_stuck {
+            true => Some(talk.heard.max(talk.begin) + plan.timeout),
+            false => talk.deadline(),
+        };
+        let receive = connection.stream().recv_idle(deadline);
+        let may_ask = may_open && self.left > 0 && !self.thread.has_ended();
+        let came = if may_ask && talk.free > 0 && plan.arrivals.is_some() {
+            match either(self.thread.start(&self.seat), receive).await {
+                Either::First(start) => return Came::Start(start),
+                Either::Second(came) => came,
+            }
+        } else if let Some(Reverse(due)) = talk.thinking.peek()
+            && may_ask
+        {
+            let pause = due.saturating_duration_since(now);
+            match either(engine::sleep(pause), receive).await {
+                Either::First(()) => return Came::Thought,
+                Either::Second(came) => came,
+            }
+        } else {
+            receive.await
+        };
+        Came::Received(came)
+    }
+
+    /// Asks on every stream that is free, as far as moments have come and the server takes them.
+    fn ask_more(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
+        talk.wake(now);
+        while talk.free > 0 && self.left > 0 && talk.machine.may_open() {
+            let Some(start) = self.thread.try_start(now) else {
+                return;
+            };
+            self.ask(talk, plan, start, now);
+        }
+    }
+
+    /// Opens a stream for one request. In the open loop its start may be long ago, because no stream was free.
+    fn ask(&mut self, talk: &mut Talk, plan: &Plan, start: Instant, now: Instant) {
+        let place = self.next_request(plan.order);
+        let thread = Rc::clone(&self.thread);
+        let Some(request) = thread.requests(self.server).get(place) else {
+            return;
+        };
+        let connect = std::mem::take(&mut self.connect);
+        let asked = || Asked {
+            start,
+            sent: now,
+            connect,
+            begun: None,
+            status: 0,
+            length: 0,
+            digest: plan.expect.sha256.map(|_| Box::default()),
+            rest: request.body.clone(),
+        };
+        let again = match talk.last == Some(place) {
+            true => talk.machine.open_again(asked()),
+            false => None,
+        };
+        let opened = again.or_else(|| {
+            let copy;
+            let bytes = match request.drawn.is_empty() {
+                true => &request.bytes,
+                false => {
+                    copy = thread.varied(request, &mut self.random);
+                    &copy
+                }
+            };
+            let fields = request.fields.iter();
+            let fields = fields.map(|(name, value)| (name.of(bytes), value.of(bytes)).into());
+            let opening = Opening {
+                ends: request.body.is_empty(),
+                is_head: request.is_head,
+            };
+            talk.machine.open(fields, opening, asked())
+        });
+        let Some(stream) = opened else {
+            // The connection has come to its end meanwhile: the next one asks.
+            thread.give_back(start);
+            return;
+        };
+        talk.last = request.drawn.is_empty().then_some(place);
+        talk.free = talk.free.saturating_sub(1);
+        talk.deadlines.push_back((now + plan.timeout, stream));
+        self.left = self.left.saturating_sub(1);
+        if !request.body.is_empty() {
+            talk.machine.wants_to_send(stream);
+        }
+    }
+
+    /// Has everything leave at the end of this turn that the connection has to say.
+    fn leave(&self, talk: &mut Talk, connection: &Rc<Connection>) {
+        while let Some((stream, allowed)) = talk.machine.turn() {
+            let Some(asked) = talk.machine.user(stream) else {
+                continue;
+            };
+            let part = asked.rest.split_to(allowed.min(asked.rest.len()));
+            let ends = asked.rest.is_empty();
+            talk.machine.put_data(stream, &part, ends, !ends);
+        }
+        let output = talk.machine.output();
+        if !output.is_empty() {
+            self.thread.send_copy(connection, output);
+            talk.machine.clear_output();
+        }
+    }
+
+    /// A buffer came. `Some` ends the connection.
+    fn open_http2(
+        &mut self,
+        talk: &mut Talk,
+        plan: &Plan,
+        connection: &Connection,
+        buffer: Buffer,
+        now: Instant,
+    ) -> Option<End> {
+        let mut end = None;
+        let opened = connection.open(buffer, |bytes| {
+            if end.is_none() {
+                end = self.heard(talk, plan, bytes, now);
+            }
+        });
+        match (end, opened) {
+            (Some(end), _) => Some(end),
+            (None, Ok(Opened::Open)) => match talk.deadline() {
+                Some(deadline) if now > deadline => self.late(talk, plan, now),
+                _ => None,
+            },
+            (None, Ok(Opened::Ended)) => Some(self.end_of_input_http2(talk)),
+            (None, Err(failure)) => Some(self.lose(talk, |_| failure)),
+        }
+    }
+
+    /// Bytes came. `Some` ends the connection.
+    fn heard(&mut self, talk: &mut Talk, plan: &Plan, bytes: &[u8], now: Instant) -> Option<End> {
+        self.thread.received(bytes.len());
+        talk.heard = now;
+        let second = now.saturating_duration_since(talk.begin).as_secs() as u32;
+        let mut at = 0;
+        loop {
+            match talk.machine.handle(bytes, &mut at, second) {
+                Ok(Some(event)) => self.event(talk, plan, event, bytes, now),
+                Ok(None) => break,
+                Err(violation) => {
+                    let failure = match violation {
+                        _ if !talk.machine.has_begun() => Failure::NoHttp2,
+                        Violation::BlockTooLong | Violation::TooManyContinuations => {
+                            Failure::HeadTooLarge
+                        }
+                        _ => Failure::Http2Violation,
+                    };
+                    talk.machine.fail(violation);
+                    return Some(self.lose(talk, |_| failure));
+                }
+            }
+        }
+        if !talk.is_told && talk.machine.has_begun() {
+            talk.is_told = true;
+            self.thread.allowed(talk.machine.streams_max());
+        }
+        None
+    }
+
+    fn event(&mut self, talk: &mut Talk, plan: &Plan, event: Event, bytes: &[u8], now: Instant) {
+        match event {
+            Event::Interim { stream } => self.begun(talk, stream, now),
+            Event::Head { stream, ends } => {
+                self.begun(talk, stream, now);
+                let head = talk.machine.head();
+                let status = head.status();
+                if plan.samples {
+                    talk.server.clear();
+                    let server = head.value(Known::Server).unwrap_or_default();
+                    talk.server.extend_from_slice(server);
+                }
+                if let Some(asked) = talk.machine.user(stream) {
+                    asked.status = status;
+                }
+                if ends {
+                    self.complete_http2(talk, plan, stream, now);
+                }
+            }
+            Event::Data {
+                stream,
+                start,
+                length,
+                ends,
+            } => {
+                if let Some(asked) = talk.machine.user(stream) {
+                    asked.length += length as u64;
+                    if let Some(digest) = &mut asked.digest {
+                        digest.update(bytes.get(start..start + length).unwrap_or_default());
+                    }
+                }
+                match ends {
+                    true => self.complete_http2(talk, plan, stream, now),
+                    false => talk.machine.consumed(stream, length),
+                }
+            }
+            Event::Trailers { stream } => self.complete_http2(talk, plan, stream, now),
+            Event::Reset {
+                stream,
+                code,
+                fault,
+            } => {
+                if let Some(asked) = talk.machine.release(stream) {
+                    self.thread.fail(asked.start, reset_failure(code, fault));
+                    self.free(talk, plan, now);
+                }
+            }
+            Event::NotServed { stream } => {
+                if let Some(asked) = talk.machine.release(stream) {
+                    self.give_back_http2(plan, &asked);
+                }
+            }
+            Event::GoAway(code) => {
+                talk.error = (code != ErrorCode::NoError).then_some(code);
+            }
+            Event::Pong => {}
+        }
+    }
+
+    /// Something of a response came, perhaps the first of it.
+    fn begun(&self, talk: &mut Talk, stream: u32, now: Instant) {
+        if let Some(asked) = talk.machine.user(stream)
+            && asked.begun.is_none()
+        {
+            asked.begun = Some(now);
+            self.thread.first_byte(asked.start, now);
+        }
+    }
+
+    fn complete_http2(&mut self, talk: &mut Talk, plan: &Plan, stream: u32, now: Instant) {
+        let Some(asked) = talk.machine.release(stream) else {
+            return;
+        };
+        let digest = asked.digest.map(|digest| digest.finalize().into());
+        let response = CompleteResponse {
+            status: asked.status,
+            body: asked.length,
+            closes: talk.machine.is_ending() || plan.new_connections,
+            failure: if !plan.expect.takes(asked.status) {
+                Some(Failure::Status)
+            } else if digest != plan.expect.sha256 {
+                Some(Failure::Digest)
+            } else {
+                None
+            },
+        };
+        let counts = self.thread.complete(asked.start, now, &response);
+        if counts && !std::mem::replace(&mut self.used, true) {
+            self.thread.used();
+        }
+        if counts && plan.samples {
+            let begun = asked.begun.unwrap_or(now);
+            let sample = Sample {
+                wall: engine::wall(),
+                connect: asked.connect,
+                wait: begun.saturating_duration_since(asked.sent),
+                total: now.saturating_duration_since(asked.start),
+            };
+            self.thread.keep(sample, &talk.server, &response);
+        }
+        self.free(talk, plan, now);
+    }
+
+    /// A stream has done what it had to. Where each request has a connection of its own, so has this one.
+    fn free(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) {
+        if plan.new_connections {
+            return;
+        }
+        match plan.think_time.is_zero() {
+            true => talk.free += 1,
+            false => talk.thinking.push(Reverse(now + self.pause(plan))),
+        }
+    }
+
+    /// Requests whose time is over fail. Where nothing at all has come since, the connection is of no use.
+    fn late(&mut self, talk: &mut Talk, plan: &Plan, now: Instant) -> Option<End> {
+        if talk.machine.live() == 0 {
+            self.thread.note(Failure::Timeout);
+            return Some(End::Closed);
+        }
+        while let Some(deadline) = talk.deadline()
+            && deadline <= now
+            && let Some((_, stream)) = talk.deadlines.pop_front()
+            && let Some(asked) = talk.machine.user(stream)
+        {
+            if talk.heard <= asked.sent {
+                return Some(self.lose(talk, |_| Failure::Timeout));
+            }
+            if let Some(asked) = talk.machine.release(stream) {
+                self.thread.fail(asked.start, Failure::Timeout);
+                self.free(talk, plan, now);
+            }
+        }
+        None
+    }
+
+    /// The server has ended its side.
+    fn end_of_input_http2(&self, talk: &mut Talk) -> End {
+        let error = talk.error;
+        self.lose(talk, |asked| match (error, asked.begun) {
+            (Some(_), _) => Failure::GoAway,
+            (None, None) => Failure::ClosedEarly,
+            (None, Some(_)) => Failure::ClosedInBody,
+        })
+    }
+
+    /// All requests under way are lost with their connection.
+    fn lose(&self, talk: &mut Talk, failure: impl Fn(&Asked) -> Failure) -> End {
+        for (_, asked) in talk.machine.drain() {
+            self.thread.fail(asked.start, failure(&asked));
+        }
+        End::Closed
+    }
+
+    /// The server has not looked at a request: it is asked again, except in the open loop, where its moment has passed.
+    fn give_back_http2(&mut self, plan: &Plan, asked: &Asked) {
+        if plan.arrivals.is_some() {
+            self.thread.fail(asked.start, Failure::ClosedEarly);
+            return;
+        }
+        self.left = self.left.saturating_add(1);
+        self.thread.give_back(asked.start);
+    }
+}
+
+fn reset_failure(code: ErrorCode, fault: Option<StreamFault>) -> Failure {
+    match (fault, code) {
+        (None, ErrorCode::RefusedStream) => Failure::StreamRefused,
+        (None, _) => Failure::StreamReset,
+        (Some(StreamFault::BodyLength(_)), _) => Failure::WrongLength,
+        (Some(StreamFault::BodyShort(_)), _) => Failure::ClosedInBody,
+        (Some(StreamFault::Response(_, ResponseFault::TooLarge)), _) => Failure::HeadTooLarge,
+        (Some(StreamFault::Response(..)), _) => Failure::GarbageHead,
+        (Some(_), _) => Failure::Http2Violation,
+    }
+}
