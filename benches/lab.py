@@ -256,6 +256,37 @@ class Floor(Server):
         return [self.binary, "floor", "--address", f"127.0.0.1:{self.port}", "--response", path] + self.arguments
 
 
+class H2o(Server):
+    """h2o with one thread, as Debian has it, for files."""
+
+    def __init__(self, binary, folder, root, tls, core):
+        self.root, self.tls, self.folder = root, tls, folder
+        super().__init__("h2o", binary, "", folder, core=core)
+
+    def command(self):
+        return [self.binary, "-c", f"{self.prefix}/nginx.conf"]
+
+    def configuration(self, http, engine):
+        tls = f"""
+  ssl:
+    certificate-file: {self.folder}/certificate.pem
+    key-file: {self.folder}/key.pem
+    minimum-version: TLSv1.2""" if self.tls else ""
+        return f"""user: root
+num-threads: 1
+max-connections: 19000
+http2-idle-timeout: 600
+listen:
+  host: 127.0.0.1
+  port: {self.port}{tls}
+hosts:
+  default:
+    paths:
+      /:
+        file.dir: {self.root}
+"""
+
+
 def contenders(binary, engines):
     """What the benches about one server at a time run: name, binary, engine."""
     return [(f"tidegate-{engine}", binary, engine) for engine in engines.split(",") if engine] + [("nginx", NGINX, "")]
