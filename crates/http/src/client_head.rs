@@ -48,6 +48,20 @@ impl ClientHead {
         self.has_fields = true;
     }
 
+    /// Adds a field to a head that another protocol has brought.
+    pub fn add_field(&mut self, name: &[u8], value: &[u8]) {
+        let mut place = |text: &[u8]| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(text);
+            Span::new(start, self.bytes.len())
+        };
+        self.of_fields.push(h1::Field {
+            name: place(name),
+            value: place(value),
+            known: Known::from_name(name),
+        });
+    }
+
     /// The head that another protocol has brought.
     fn fields_head(&self) -> Option<&head::Head> {
         self.has_fields.then_some(&self.of_fields)

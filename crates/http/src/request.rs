@@ -255,6 +255,15 @@ fn note_unanswered(request: &mut Request, exchange: &Exchange, status: u16) {
 }
 
 impl Request {
+    /// Whether what stands ready is answered with a status that says that the request has been fulfilled.
+    fn succeeds(&self) -> bool {
+        let status = match self.course.error_status {
+            0 => self.response.status,
+            error => error,
+        };
+        matches!(status, 200..=299)
+    }
+
     /// Notes that the client has left while its response was awaited, for logs; how that ends the exchange. A subrequest tells
     /// its request.
     pub fn client_left(&mut self, exchange: &Exchange) -> Abort {
@@ -308,6 +317,11 @@ pub async fn resume(
 ) -> Result<(), Abort> {
     loop {
         step = match step {
+            // A client that asks for a tunnel would take any success for one, and the body for what comes out of it.
+            Step::Respond(_) if exchange.asks_for_tunnel() && request.succeeds() => {
+                Step::Finish(501)
+            }
+            Step::Finish(200..=299) if exchange.asks_for_tunnel() => Step::Finish(501),
             Step::Respond(body) => match output::respond(request, exchange, body).await? {
                 Some(step) => step,
                 None => return Ok(()),

@@ -108,9 +108,19 @@ impl Server {
 
     /// Waits until the error log holds this text.
     pub fn wait_for_log(&self, text: &str) {
+        self.wait_for_line("error.log", text);
+    }
+
+    /// Waits until the log of this name holds this text.
+    pub fn wait_for_line(&self, log: &str, text: &str) {
         let started = Instant::now();
-        while !self.error_log().contains(text) {
-            assert!(started.elapsed() < PATIENCE, "{text}: {}", self.error_log());
+        let path = self.prefix.join("logs").join(log);
+        loop {
+            let so_far = fs::read_to_string(&path).unwrap_or_default();
+            if so_far.contains(text) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "{text}: {so_far}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

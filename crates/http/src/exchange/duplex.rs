@@ -11,6 +11,7 @@ use engine::net::Segment;
 use transport::Transport;
 
 use crate::connection::Connection;
+use crate::http2::tunnel::Tunnel;
 
 /// A stream of bytes both ways. Both ways may be used at the same time.
 pub trait Duplex {
@@ -18,7 +19,7 @@ pub trait Duplex {
     ///
     /// # Errors
     /// `TimedOut` at `deadline`; those of the connection.
-    fn recv(&self, deadline: Option<Instant>) -> impl Future<Output = io::Result<Buffer>>;
+    fn recv(&self, deadline: Option<Instant>) -> impl Future<Output = io::Result<Bytes>>;
 
     /// Queues bytes for the other end.
     fn push(&self, bytes: Bytes);
@@ -43,8 +44,9 @@ pub trait Duplex {
 }
 
 impl Duplex for Transport {
-    fn recv(&self, deadline: Option<Instant>) -> impl Future<Output = io::Result<Buffer>> {
-        Transport::recv(self, deadline)
+    async fn recv(&self, deadline: Option<Instant>) -> io::Result<Bytes> {
+        let received = Transport::recv(self, deadline).await?;
+        Ok(received.into_bytes())
     }
 
     fn push(&self, bytes: Bytes) {
@@ -79,6 +81,21 @@ pub struct Upgraded(Carrier);
 enum Carrier {
     /// A whole connection, and what had been received behind the request.
     H1(Rc<Connection>, Cell<Buffer>),
+    /// A stream of a connection.
+    H2(Tunnel),
+}
+
+/// Does the same with whatever carries the bytes.
+macro_rules! on_carrier {
+    ($self:ident, $end:ident => $does:expr) => {
+        match &$self.0 {
+            Carrier::H1(connection, _) => {
+                let $end = &connection.stream;
+                $does
+            }
+            Carrier::H2($end) => $does,
+        }
+    };
 }
 
 impl Upgraded {
@@ -87,43 +104,44 @@ impl Upgraded {
         Upgraded(Carrier::H1(Rc::clone(connection), Cell::new(received)))
     }
 
-    fn transport(&self) -> &Transport {
-        let Carrier::H1(connection, _) = &self.0;
-        &connection.stream
+    /// A stream of HTTP/2.
+    pub fn h2(tunnel: Tunnel) -> Upgraded {
+        Upgraded(Carrier::H2(tunnel))
     }
 }
 
 impl Duplex for Upgraded {
-    async fn recv(&self, deadline: Option<Instant>) -> io::Result<Buffer> {
-        let Carrier::H1(connection, received) = &self.0;
-        let received = received.take();
-        match received.is_empty() {
-            true => connection.stream.recv(deadline).await,
-            false => Ok(received),
+    async fn recv(&self, deadline: Option<Instant>) -> io::Result<Bytes> {
+        if let Carrier::H1(_, received) = &self.0 {
+            let received = received.take();
+            if !received.is_empty() {
+                return Ok(received.into_bytes());
+            }
         }
+        on_carrier!(self, end => Duplex::recv(end, deadline).await)
     }
 
     fn push(&self, bytes: Bytes) {
-        Duplex::push(self.transport(), bytes);
+        on_carrier!(self, end => Duplex::push(end, bytes));
     }
 
     fn start_send(&self) {
-        Duplex::start_send(self.transport());
+        on_carrier!(self, end => Duplex::start_send(end));
     }
 
     fn backlog(&self) -> usize {
-        self.transport().backlog()
+        on_carrier!(self, end => Duplex::backlog(end))
     }
 
-    fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>> {
-        Duplex::drained(self.transport(), limit)
+    async fn drained(&self, limit: usize) -> io::Result<()> {
+        on_carrier!(self, end => Duplex::drained(end, limit).await)
     }
 
     fn set_send_timeout(&self, timeout: Duration) {
-        self.transport().set_send_timeout(timeout);
+        on_carrier!(self, end => Duplex::set_send_timeout(end, timeout));
     }
 
     fn set_nodelay(&self) {
-        Duplex::set_nodelay(self.transport());
+        on_carrier!(self, end => Duplex::set_nodelay(end));
     }
 }

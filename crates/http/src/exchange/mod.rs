@@ -268,8 +268,7 @@ impl Exchange {
             }
             Protocol::H2(h2) => {
                 self.sender.begin(&mut **h2, request);
-                h2.send_head(request);
-                Ok(())
+                h2.send_head(request)
             }
             Protocol::Ahead(_) | Protocol::Sink => Ok(()),
             #[cfg(any(test, feature = "testing"))]
@@ -352,7 +351,16 @@ impl Exchange {
     pub fn upgrade(&mut self) -> Option<Upgraded> {
         match &mut self.protocol {
             Protocol::H1(h1) => Some(h1.upgrade()),
+            Protocol::H2(h2) => Some(Upgraded::h2(h2.upgrade())),
             _ => None,
+        }
+    }
+
+    /// Whether the client takes any success for bytes both ways, which an upgrade alone gives it.
+    pub fn asks_for_tunnel(&self) -> bool {
+        match &self.protocol {
+            Protocol::H2(h2) => h2.asks_for_tunnel(),
+            _ => false,
         }
     }
 

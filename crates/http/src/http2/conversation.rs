@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use engine::Buffer;
 use framework::generation::Local;
 use framework::panics;
+use proto::base64;
 use proto::h1::BodyLength;
 use proto::h2::connection::Heads;
 use proto::h2::frame::PREFACE;
@@ -25,11 +26,13 @@ use proto::h2::priority::Priority;
 use proto::h2::request::{Asked, HeadFault, Rules};
 use proto::h2::{ErrorCode, Event, Limits, Violation};
 use proto::head::Head;
+use proto::header::Known;
 use transport::tls::server::HTTP2;
 
 use crate::connection::Connection;
 use crate::conversation::{note_abort, note_panic, tell_ignored};
 use crate::exchange::h1::After;
+use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
 use crate::hot::{self, Dated, Form, Leaves};
 use crate::http2::exchange::H2;
@@ -130,7 +133,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
         streams_max: server.core.http2.streams_max,
         stream_window: server.core.http2.window,
         block_size_max: rules_of(&server).head_size_max,
-        extended_connect: false,
+        extended_connect: true,
     };
     if server.plan.core.tcp_nodelay && !connection.nodelay.replace(true) {
         connection.stream.set_nodelay(true);
@@ -202,7 +205,7 @@ fn rules_of(server: &Server) -> Rules {
         ignore_invalid: limits.ignore_invalid_headers,
         underscores: limits.underscores_in_headers,
         merge_slashes: limits.merge_slashes,
-        extended_connect: false,
+        extended_connect: true,
     }
 }
 
@@ -464,7 +467,10 @@ impl<'a> Talk<'a> {
         if let Some(watched) = connection.worker.watched() {
             watched.begins(connection.client.serial);
         }
-        if ends && asked.is_ok_and(|asked| asked.content_length.unwrap_or_default() == 0) {
+        let protocol = asked.ok().and_then(|asked| asked.protocol);
+        let is_without_body =
+            |asked: Asked| asked.content_length.unwrap_or_default() == 0 && protocol.is_none();
+        if ends && asked.is_ok_and(is_without_body) {
             let mut at_once = AtOnce {
                 shared: self.shared,
                 stream,
@@ -476,7 +482,10 @@ impl<'a> Talk<'a> {
         }
         let priority = request.client.value_named(b"priority");
         let priority = priority.map(Priority::parse).unwrap_or_default();
-        let length = asked.ok().and_then(|asked| asked.content_length);
+        let length = match protocol {
+            None => asked.ok().and_then(|asked| asked.content_length),
+            Some(_) => None, // what comes is no body
+        };
         let flow = Rc::new(Flow::new(stream));
         if ends || asked.is_err() {
             flow.receive_nothing();
@@ -630,7 +639,8 @@ async fn serve_one(
         let client = &request.client;
         watched.is_at(connection.client.serial, client.request_line());
     }
-    let mut exchange = Exchange::h2(H2::new(shared, flow));
+    let asks_for_tunnel = asked.is_ok_and(|asked| asked.protocol.is_some());
+    let mut exchange = Exchange::h2(H2::new(shared, flow, asks_for_tunnel));
     let outcome = match begin(connection, request, ends, asked) {
         Ok(()) => request::handle(request, &mut exchange).await,
         Err((text, status)) => {
@@ -645,7 +655,12 @@ async fn serve_one(
         note_abort(request, abort);
     }
     if let Some(mut h2) = exchange.into_h2() {
-        let complete = outcome.is_ok() && (request.sent.complete || request.response.header_only);
+        let was_tunnel = matches!(outcome, Err(Abort::Ended));
+        if was_tunnel {
+            h2.finish();
+        }
+        let complete = was_tunnel
+            || outcome.is_ok() && (request.sent.complete || request.response.header_only);
         let ended = match complete {
             true => h2.ended().await,
             false => Err(ErrorKind::Other.into()),
@@ -656,6 +671,7 @@ async fn serve_one(
         }
     }
     let is_malformed = match asked {
+        Ok(_) if asks_for_tunnel => false,
         Ok(asked) => flow.is_malformed() || ends && asked.content_length > Some(0),
         Err(fault) => fault.is_malformed(),
     };
@@ -703,6 +719,11 @@ fn begin(
         return Err((text.to_vec(), 421));
     }
     let length = match (ends, asked.content_length) {
+        // What comes is for the tunnel.
+        _ if asked.protocol.is_some() => {
+            ask_by_websocket_key(request);
+            BodyLength::None
+        }
         // As nginx says it of a client that announces a body and sends none.
         (true, Some(1..)) => {
             return Err((b"client prematurely closed stream".to_vec(), 400));
@@ -713,4 +734,19 @@ fn begin(
     };
     request.body.begin(length, 0);
     Ok(())
+}
+
+/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441, section 5.1).
+fn ask_by_websocket_key(request: &mut Request) {
+    let is_websocket = request
+        .header(Known::Upgrade)
+        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+    if is_websocket {
+        let mut bytes = [0; 16];
+        // Without random bytes it is still a key; it guards no secret.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        let mut key = Vec::new();
+        base64::encode(&bytes, &mut key);
+        request.client_mut().add_field(b"Sec-WebSocket-Key", &key);
+    }
 }

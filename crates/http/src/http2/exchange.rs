@@ -19,14 +19,15 @@ use crate::exchange::Abort;
 use crate::exchange::sender::Wire;
 use crate::http2::head;
 use crate::http2::stream::{Flow, Shared};
+use crate::http2::tunnel::Tunnel;
 use crate::request::Request;
-use crate::response::Field;
+use crate::response::{Field, Response};
 
 /// Bytes that the head of a frame takes.
 const FRAME_HEAD: u64 = proto::h2::frame::HEAD_LENGTH as u64;
 
 /// How much of a request's body may come ahead of a handler that reads it, in bytes.
-const READING_WINDOW: u32 = 256 * 1024;
+pub(super) const READING_WINDOW: u32 = 256 * 1024;
 
 /// One request and its response on a stream.
 pub struct H2 {
@@ -38,11 +39,13 @@ pub struct H2 {
     announced: Option<u64>,
     expects_trailers: bool,
     trailers: Vec<Field>,
+    /// The client asks for bytes both ways: for it any success means that it has them (RFC 8441, section 4).
+    asks_for_tunnel: bool,
 }
 
 impl H2 {
     /// The exchange of a stream that has been opened.
-    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>) -> H2 {
+    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, asks_for_tunnel: bool) -> H2 {
         H2 {
             shared: Rc::clone(shared),
             flow: Rc::clone(flow),
@@ -51,11 +54,26 @@ impl H2 {
             announced: None,
             expects_trailers: false,
             trailers: Vec::new(),
+            asks_for_tunnel,
         }
+    }
+
+    /// See `Exchange::asks_for_tunnel`.
+    pub fn asks_for_tunnel(&self) -> bool {
+        self.asks_for_tunnel
+    }
+
+    /// See `Exchange::upgrade`.
+    pub fn upgrade(&mut self) -> Tunnel {
+        Tunnel::new(&self.shared, &self.flow, self.send_timeout)
     }
 
     /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        if self.asks_for_tunnel {
+            request.body.note_end();
+            return Ok(None); // what comes is no body
+        }
         let core = Arc::clone(&request.plan.core);
         let flow = Rc::clone(&self.flow);
         self.shared
@@ -109,12 +127,12 @@ impl H2 {
 
     /// See `Exchange::body_at_hand`.
     pub fn body_at_hand(&self) -> bool {
-        self.flow.is_readable()
+        self.asks_for_tunnel || self.flow.is_readable()
     }
 
     /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
-        if self.flow.is_read() {
+        if self.asks_for_tunnel || self.flow.is_read() {
             return;
         }
         if let Some(part) = self.flow.take_received() {
@@ -127,7 +145,13 @@ impl H2 {
     }
 
     /// See `Exchange::send_head`.
-    pub fn send_head(&mut self, request: &mut Request) {
+    pub fn send_head(&mut self, request: &mut Request) -> Result<(), Abort> {
+        let is_upgrade = request.response.status == 101;
+        if is_upgrade {
+            become_success(&mut request.response);
+        } else if self.asks_for_tunnel && matches!(request.response.status, 200..=299) {
+            return Err(Abort::Internal("no tunnel stands behind a success"));
+        }
         let response = &request.response;
         let header_only = response.header_only
             || request.method == Method::Head
@@ -140,8 +164,9 @@ impl H2 {
         head::write(request, &mut block);
         request.sent.bytes += FRAME_HEAD + block.len() as u64;
         let chunk_size = request.plan.core.http2_chunk_size;
-        self.shared
-            .send_head(&self.flow, &block, header_only || is_empty, chunk_size);
+        let ends = !is_upgrade && (header_only || is_empty);
+        self.shared.send_head(&self.flow, &block, ends, chunk_size);
+        Ok(())
     }
 
     /// See `Exchange::send_early_hints`.
@@ -167,7 +192,9 @@ impl H2 {
     /// # Errors
     /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it has ended the stream.
     pub async fn ended(&mut self) -> io::Result<()> {
-        self.wait(|flow| flow.has_ended()).await
+        self.flow
+            .taken(self.send_timeout, |flow| flow.has_ended())
+            .await
     }
 
     /// Ends a stream whose response will not be completed.
@@ -181,27 +208,15 @@ impl H2 {
             self.shared.reset(&self.flow, code);
         }
     }
+}
 
-    /// Waits for the response to be taken, for as long as some of it is.
-    async fn wait(&mut self, is_done: impl Fn(&Flow) -> bool) -> io::Result<()> {
-        let flow = Rc::clone(&self.flow);
-        loop {
-            let before = flow.queued();
-            let progress = poll_fn(|context| {
-                flow.poll_sent(context.waker(), |flow| match is_done(flow) {
-                    true => Some(Ok(true)),
-                    false if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
-                    false => (flow.queued() < before).then_some(Ok(false)),
-                })
-            });
-            match either(progress, engine::sleep(self.send_timeout)).await {
-                Either::First(Ok(true)) => return Ok(()),
-                Either::First(Ok(false)) => {}
-                Either::First(Err(error)) => return Err(error),
-                Either::Second(()) => return Err(io::ErrorKind::TimedOut.into()),
-            }
-        }
-    }
+/// The head of HTTP/1's 101 says the same as a 200 here, and nothing of a handshake (RFC 8441, section 5).
+fn become_success(response: &mut Response) {
+    response.status = 200;
+    response.content_length = None;
+    response
+        .fields
+        .retain(|field| !field.name.eq_ignore_ascii_case(b"Sec-WebSocket-Accept"));
 }
 
 fn reset() -> Abort {
@@ -235,7 +250,9 @@ impl Wire for H2 {
     }
 
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
-        self.wait(|flow| flow.queued() <= limit as u64).await
+        self.flow
+            .taken(self.send_timeout, |flow| flow.queued() <= limit as u64)
+            .await
     }
 
     fn set_send_timeout(&mut self, timeout: Duration) {

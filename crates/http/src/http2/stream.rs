@@ -5,11 +5,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::net::Segment;
+use engine::select::{Either, either};
 use proto::h2::{self, ErrorCode, StreamFault};
 
 use crate::connection::Connection;
@@ -179,6 +183,33 @@ impl Flow {
             None => {
                 self.writer.set(Some(waker.clone()));
                 Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for the client to take the response, until `is_done` and for as long as it takes some of it.
+    ///
+    /// # Errors
+    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the stream.
+    pub async fn taken(
+        &self,
+        timeout: Duration,
+        is_done: impl Fn(&Flow) -> bool,
+    ) -> io::Result<()> {
+        loop {
+            let before = self.queued();
+            let progress = poll_fn(|context| {
+                self.poll_sent(context.waker(), |flow| match is_done(flow) {
+                    true => Some(Ok(true)),
+                    false if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                    false => (flow.queued() < before).then_some(Ok(false)),
+                })
+            });
+            match either(progress, engine::sleep(timeout)).await {
+                Either::First(Ok(true)) => return Ok(()),
+                Either::First(Ok(false)) => {}
+                Either::First(Err(error)) => return Err(error),
+                Either::Second(()) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
     }

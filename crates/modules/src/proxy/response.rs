@@ -35,7 +35,7 @@ pub(super) struct UpstreamResponse {
 
 impl UpstreamResponse {
     /// The fields that count: of those that come once, the first.
-    fn fields(&self) -> impl Iterator<Item = h1::Field> {
+    pub(super) fn fields(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.head.fields().iter().copied();
         fields.filter(|field| self.earlier(*field).is_none())
     }

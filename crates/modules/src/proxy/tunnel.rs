@@ -9,9 +9,15 @@ use http::exchange::duplex::Duplex;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
+use proto::base64;
+use proto::header::Known;
+use sha1::{Digest, Sha1};
 
-use super::response::{self, UpstreamResponse};
+use super::response::{self, READING, UpstreamResponse};
 use super::{BACKLOG_MAX, Settings, UpstreamConnection};
+
+/// What a key is hashed with (RFC 6455, section 1.3).
+const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Answers 101 to the client and carries bytes both ways.
 pub(super) async fn run(
@@ -21,6 +27,14 @@ pub(super) async fn run(
     peer: UpstreamConnection,
     answer: UpstreamResponse,
 ) -> Result<Step, Abort> {
+    if exchange.asks_for_tunnel() && !is_accepted(request, &answer) {
+        log::error!(
+            request,
+            Error,
+            "upstream sent invalid \"Sec-WebSocket-Accept\" header {READING}"
+        );
+        return Ok(Step::Finish(502));
+    }
     response::copy_for_upgrade(request, settings, &answer);
     exchange.send_head(request)?;
     let Some(client) = &exchange.upgrade() else {
@@ -64,6 +78,25 @@ pub(super) async fn run(
     Err(Abort::Ended)
 }
 
+/// Whether an upstream has answered the key that we have made up for a client that knows of none (RFC 6455, section 4.2.2).
+fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
+    let Some(key) = request.header(Known::SecWebsocketKey) else {
+        return true; // another protocol
+    };
+    let mut hash = Sha1::new();
+    hash.update(key);
+    hash.update(WEBSOCKET);
+    let mut expected = Vec::new();
+    base64::encode(&hash.finalize(), &mut expected);
+    let mut accepts = answer.fields().filter(|field| {
+        field
+            .name(&answer.bytes)
+            .eq_ignore_ascii_case(b"Sec-WebSocket-Accept")
+    });
+    let first = accepts.next().map(|field| field.value(&answer.bytes));
+    first == Some(&expected[..]) && accepts.next().is_none()
+}
+
 /// Carries bytes one way until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so
 /// that one which does not read holds nothing else up. Silence in both ways for `timeout` ends it.
 async fn carry(
@@ -88,7 +121,7 @@ async fn carry(
         }
         active.set(engine::now());
         passed.set(passed.get() + buffer.len() as u64);
-        to.push(buffer.into_bytes());
+        to.push(buffer);
         to.start_send();
         if to.backlog() > BACKLOG_MAX {
             if to.drained(BACKLOG_MAX).await.is_err() {
@@ -106,7 +139,6 @@ mod tests {
     use std::io;
 
     use bytes::Bytes;
-    use engine::Buffer;
     use http::testing::with_request;
 
     use super::*;
@@ -122,9 +154,9 @@ mod tests {
     }
 
     impl Duplex for End {
-        async fn recv(&self, _: Option<Instant>) -> io::Result<Buffer> {
+        async fn recv(&self, _: Option<Instant>) -> io::Result<Bytes> {
             let next = self.sends.borrow_mut().pop_front();
-            Ok(Buffer::copy_of(next.unwrap_or_default()))
+            Ok(Bytes::from_static(next.unwrap_or_default()))
         }
 
         fn push(&self, bytes: Bytes) {

@@ -30,7 +30,7 @@ pub struct Rules {
     pub underscores: bool,
     /// `merge_slashes`
     pub merge_slashes: bool,
-    /// Whether CONNECT may name a protocol (RFC 8441).
+    /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have asked for it with.
     pub extended_connect: bool,
 }
 
@@ -369,6 +369,10 @@ impl<'a> HeadReader<'a> {
         }
         self.join_cookies(bytes);
         self.name_host(bytes)?;
+        let method = match self.protocol {
+            Some(protocol) => self.ask_for_upgrade(protocol, bytes),
+            None => method,
+        };
         let places = Places {
             method,
             target,
@@ -389,7 +393,7 @@ impl<'a> HeadReader<'a> {
         }
         let content_length = self.content_length(bytes)?;
         match method.of(bytes) {
-            b"CONNECT" if self.protocol.is_none() => return Err(HeadFault::Connect),
+            b"CONNECT" => return Err(HeadFault::Connect),
             b"TRACE" => return Err(HeadFault::Trace),
             _ => {}
         }
@@ -397,6 +401,28 @@ impl<'a> HeadReader<'a> {
             content_length,
             protocol: self.protocol,
         })
+    }
+
+    /// CONNECT with a protocol becomes the request that HTTP/1 has for the same: GET with Upgrade. What says of the client's own
+    /// handshake in WebSocket has no meaning there (RFC 8441, section 5). Gives the method.
+    fn ask_for_upgrade(&mut self, protocol: Span, bytes: &mut Vec<u8>) -> Span {
+        self.head.remove(Known::SecWebsocketKey);
+        let mut place = |text: &[u8]| {
+            let start = bytes.len();
+            bytes.extend_from_slice(text);
+            Span::new(start, bytes.len())
+        };
+        self.head.push(Field {
+            name: place(b"upgrade"),
+            value: protocol,
+            known: Known::Upgrade,
+        });
+        self.head.push(Field {
+            name: place(b"connection"),
+            value: place(b"Upgrade"),
+            known: Known::Connection,
+        });
+        place(b"GET")
     }
 
     /// Crumbs of cookies become one field, the last, as in nginx (RFC 9113, section 8.2.3).

@@ -514,7 +514,25 @@ fn connect_may_name_a_protocol_where_that_was_offered() {
     let read = read_with(&rules, &fields("CONNECT"));
     let protocol = read.asked.unwrap().protocol.unwrap();
     assert_eq!(protocol.of(&read.bytes), b"websocket");
-    assert_eq!(read.head.method_name().of(&read.bytes), b"CONNECT");
+    // What HTTP/1 would have asked for the same with.
+    assert_eq!(read.head.line().of(&read.bytes), b"GET / HTTP/2.0");
+    assert_eq!(read.head.method(), crate::method::Method::Get);
+    let value = |known| {
+        let mut fields = read.head.all(known);
+        let field = fields.next().map(|field| field.value(&read.bytes));
+        (field, fields.count())
+    };
+    assert_eq!(value(Known::Upgrade), (Some(&b"websocket"[..]), 0));
+    assert_eq!(value(Known::Connection), (Some(&b"Upgrade"[..]), 0));
+    let mut keyed = fields("CONNECT");
+    keyed.push(("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="));
+    let keyed = read_with(&rules, &keyed);
+    assert_eq!(keyed.head.all(Known::SecWebsocketKey).count(), 0);
+    // It says no more of itself than any request may.
+    let mut of_connection = fields("CONNECT");
+    of_connection.push(("upgrade", "websocket"));
+    let fault = read_with(&rules, &of_connection).fault();
+    assert_eq!(fault, HeadFault::OfConnection("Upgrade"));
     let read = read_with(&rules, &fields("GET"));
     assert!(matches!(read.fault(), HeadFault::Unknown(_)));
     let read = read_with(&RULES, &fields("CONNECT"));

@@ -1,0 +1,88 @@
+//! A stream that has become bytes both ways (RFC 8441): what an upgraded exchange is with HTTP/2.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Segment;
+use engine::select::{Either, either};
+
+use crate::exchange::duplex::Duplex;
+use crate::http2::exchange::READING_WINDOW;
+use crate::http2::stream::{Flow, Shared};
+
+/// The client's end of a tunnel on one stream. The client's END_STREAM is its end of the bytes; ours is sent when the exchange ends.
+pub struct Tunnel {
+    shared: Rc<Shared>,
+    flow: Rc<Flow>,
+    send_timeout: Cell<Duration>,
+}
+
+impl Tunnel {
+    /// The tunnel on a stream whose response's head has been sent.
+    pub fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, send_timeout: Duration) -> Tunnel {
+        shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
+        Tunnel {
+            shared: Rc::clone(shared),
+            flow: Rc::clone(flow),
+            send_timeout: Cell::new(send_timeout),
+        }
+    }
+}
+
+impl Duplex for Tunnel {
+    async fn recv(&self, deadline: Option<Instant>) -> io::Result<Bytes> {
+        let received = poll_fn(|context| {
+            self.flow.poll_received(context.waker(), |flow| {
+                if flow.is_gone() {
+                    return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
+                }
+                match flow.take_received() {
+                    Some(part) => Some(Ok(part)),
+                    None => flow.is_read().then(|| Ok(Bytes::new())),
+                }
+            })
+        });
+        let part = match deadline {
+            None => received.await?,
+            Some(deadline) => match either(received, engine::sleep_until(deadline)).await {
+                Either::First(part) => part?,
+                Either::Second(()) => return Err(io::ErrorKind::TimedOut.into()),
+            },
+        };
+        self.shared
+            .with(|machine| machine.consumed(self.flow.number, part.len()));
+        self.shared.call();
+        Ok(part)
+    }
+
+    fn push(&self, bytes: Bytes) {
+        let length = bytes.len() as u64;
+        self.shared.send(&self.flow, Segment::Bytes(bytes), length);
+    }
+
+    fn start_send(&self) {
+        self.shared.call();
+    }
+
+    fn backlog(&self) -> usize {
+        usize::try_from(self.flow.queued()).unwrap_or(usize::MAX)
+    }
+
+    fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>> {
+        let timeout = self.send_timeout.get();
+        self.flow
+            .taken(timeout, move |flow| flow.queued() <= limit as u64)
+    }
+
+    fn set_send_timeout(&self, timeout: Duration) {
+        self.send_timeout.set(timeout);
+    }
+
+    fn set_nodelay(&self) {
+        // The connection has it (`tcp_nodelay`), whatever its streams carry.
+    }
+}

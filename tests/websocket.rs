@@ -1,0 +1,320 @@
+//! WebSockets of clients that speak HTTP/2 (extended CONNECT, RFC 8441), to an upstream that speaks HTTP/1, on both engines.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use proto::base64;
+use proto::h2::ErrorCode;
+use proto::h2::frame;
+use sha1::{Digest, Sha1};
+use support::http2::{Client, Response, put_data};
+use support::{Server, engines};
+
+/// Bytes that the upstream says to those who ask for `/much`.
+const MUCH: usize = 3_000_000;
+
+/// An upstream that answers by path; each head that it gets, and what came behind it, can be heard of. As long as a connection
+/// lasts it sends back what comes.
+struct Upstream {
+    port: u16,
+    heads: Receiver<String>,
+    bodies: Receiver<Vec<u8>>,
+}
+
+impl Upstream {
+    fn start() -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let ((says_head, heads), (says_body, bodies)) = (channel(), channel());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (says_head, says_body) = (says_head.clone(), says_body.clone());
+                thread::spawn(move || {
+                    let body = answer(stream, |head| drop(says_head.send(head.to_owned())));
+                    let _ = says_body.send(body);
+                });
+            }
+        });
+        Upstream {
+            port,
+            heads,
+            bodies,
+        }
+    }
+
+    fn configuration(&self) -> String {
+        format!(
+            "http2 on; access_log logs/tunnels.log tunnel;
+            location / {{ root www; }}
+            location /text {{ return 200 text; }}
+            location /nothing {{ return 200; }}
+            location /sent-on {{ error_page 501 =200 /text; return 200 x; }}
+            location /ws {{ proxy_pass http://127.0.0.1:{0}; proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }}
+            [http]
+            map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}
+            log_format tunnel '$request $status $body_bytes_sent';
+            ",
+            self.port
+        )
+    }
+}
+
+/// Serves one connection; what has come behind its head.
+fn answer(mut stream: TcpStream, say: impl Fn(&str)) -> Vec<u8> {
+    let mut received = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    let end = loop {
+        if let Some(at) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        match stream.read(&mut buffer) {
+            Ok(count @ 1..) => received.extend_from_slice(&buffer[..count]),
+            _ => return Vec::new(),
+        }
+    };
+    let mut body = received.split_off(end);
+    let head = String::from_utf8(received).unwrap();
+    say(&head);
+    let key = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+    let mut hash = Sha1::new();
+    hash.update(key.unwrap_or_default());
+    hash.update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let mut accept = Vec::new();
+    base64::encode(&hash.finalize(), &mut accept);
+    let accept = String::from_utf8(accept).unwrap();
+    let path = head.split(' ').nth(1).unwrap();
+    let switch = |accept: &str| {
+        format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: chat\r\n\r\n"
+        )
+    };
+    match path {
+        "/ws/wrong" => stream.write_all(switch("AAAA").as_bytes()).unwrap(),
+        "/ws/plain" => stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain")
+            .unwrap(),
+        "/ws/refused" => stream
+            .write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+            .unwrap(),
+        "/ws/much" => {
+            let _ = stream.write_all(switch(&accept).as_bytes());
+            let _ = stream.write_all(&much());
+            return body;
+        }
+        _ => {
+            stream.write_all(switch(&accept).as_bytes()).unwrap();
+            let _ = stream.write_all(&body);
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                body.extend_from_slice(&buffer[..count]);
+                let _ = stream.write_all(&buffer[..count]);
+            }
+        }
+    }
+    body
+}
+
+fn much() -> Vec<u8> {
+    (0..MUCH).map(|number| (number * 7) as u8).collect()
+}
+
+/// Sends an extended CONNECT and leaves the stream open.
+fn connect(client: &mut Client, protocol: &str, path: &str) -> u32 {
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", protocol),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "localhost"),
+        ("sec-websocket-protocol", "chat"),
+        ("sec-websocket-version", "13"),
+        ("origin", "http://localhost"),
+    ];
+    let stream = client.next_stream();
+    let block = client.encode(&fields);
+    let mut out = Vec::new();
+    frame::put_header_block(&mut out, stream, &block, false, 16_384);
+    client.send(&out);
+    stream
+}
+
+/// Reads until what has come on the stream is enough.
+fn wait(client: &mut Client, stream: u32, is_enough: impl Fn(&Response) -> bool) -> Response {
+    loop {
+        if let Some(response) = client.responses.get(&stream)
+            && is_enough(response)
+        {
+            return response.clone();
+        }
+        assert!(client.read_frame().is_some(), "{:?}", client.goaway);
+    }
+}
+
+fn each_server(check: impl Fn(&Server, &Upstream)) {
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let server = Server::start(engine, &upstream.configuration());
+        check(&server, &upstream);
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_until_the_client_ends() {
+    each_server(|server, upstream| {
+        let mut client = Client::connect(server.port);
+        let frame = client.read_frame().unwrap();
+        let (settings, _) = frame.payload.as_chunks::<6>();
+        assert!(settings.contains(&[0, 8, 0, 0, 0, 1]), "it is not offered");
+        let stream = connect(&mut client, "websocket", "/ws/echo?a=b");
+        let response = wait(&mut client, stream, |response| response.status != 0);
+        assert_eq!(response.status, 200);
+        assert_eq!(response.field("sec-websocket-protocol"), Some("chat"));
+        for name in [
+            "sec-websocket-accept",
+            "upgrade",
+            "connection",
+            "content-length",
+        ] {
+            assert_eq!(response.field(name), None, "{name}");
+        }
+        let head = upstream.heads.recv().unwrap();
+        assert!(head.starts_with("GET /ws/echo?a=b HTTP/1.1\r\n"), "{head}");
+        let lower = head.to_ascii_lowercase();
+        for line in [
+            "\r\nupgrade: websocket\r\n",
+            "\r\nconnection: upgrade\r\n",
+            "\r\nsec-websocket-version: 13\r\n",
+            "\r\norigin: http://localhost\r\n",
+        ] {
+            assert_eq!(lower.matches(line).count(), 1, "{head}");
+        }
+        assert_eq!(
+            lower.matches("\r\nsec-websocket-key: ").count(),
+            1,
+            "{head}"
+        );
+        assert!(!lower.contains("content-length") && !lower.contains("protocol: websocket"));
+        for number in 1..=100_usize {
+            let mut out = Vec::new();
+            put_data(&mut out, stream, &vec![b'x'; number * 97], false);
+            client.send(&out);
+            let all = number * (number + 1) / 2 * 97;
+            wait(&mut client, stream, |response| response.body.len() == all);
+        }
+        // Other streams have their turns meanwhile.
+        assert_eq!(client.get("/ws/plain").text(), "plain");
+        let mut out = Vec::new();
+        put_data(&mut out, stream, b"last", true);
+        client.send(&out);
+        let response = client.response(stream);
+        assert!(response.ended, "{response:?}");
+        let sent = upstream.bodies.recv().unwrap().len() + upstream.bodies.recv().unwrap().len();
+        assert_eq!(sent, 100 * 101 / 2 * 97 + 4);
+        let bytes = 100 * 101 / 2 * 97;
+        server.wait_for_line(
+            "tunnels.log",
+            &format!("GET /ws/echo?a=b HTTP/2.0 200 {bytes}\n"),
+        );
+    });
+}
+
+#[test]
+fn what_the_upstream_says_last_arrives_through_any_window() {
+    each_server(|server, _| {
+        for window in [1_000, 65_535, 1 << 30] {
+            let mut client = Client::connect_with(server.port, &[(4, window)]);
+            let stream = connect(&mut client, "websocket", "/ws/much");
+            let (mut given, mut taken) = (window.min(65_535) as usize, 0);
+            let mut out = Vec::new();
+            frame::put_window_update(&mut out, 0, 1 << 30);
+            client.send(&out);
+            let response = loop {
+                let length = client
+                    .responses
+                    .get(&stream)
+                    .map_or(0, |one| one.body.len());
+                assert!(length <= given.max(window as usize));
+                if length > taken {
+                    let mut out = Vec::new();
+                    frame::put_window_update(&mut out, stream, (length - taken) as u32);
+                    client.send(&out);
+                    given += length - taken;
+                    taken = length;
+                }
+                if let Some(response) = client.responses.get(&stream)
+                    && (response.ended || response.reset.is_some())
+                {
+                    break response.clone();
+                }
+                assert!(client.read_frame().is_some());
+            };
+            assert!(response.ended);
+            assert!(response.body == much(), "{}", response.body.len());
+        }
+    });
+}
+
+#[test]
+fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
+    each_server(|server, upstream| {
+        let mut client = Client::connect(server.port);
+        let stream = connect(&mut client, "websocket", "/ws/echo");
+        wait(&mut client, stream, |response| response.status == 200);
+        let mut out = Vec::new();
+        frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+        client.send(&out);
+        assert_eq!(upstream.bodies.recv().unwrap(), b"");
+        // The connection goes on, and so it does when it is the client's whole connection that goes.
+        let stream = connect(&mut client, "websocket", "/ws/echo");
+        wait(&mut client, stream, |response| response.status == 200);
+        drop(client);
+        assert_eq!(upstream.bodies.recv().unwrap(), b"");
+    });
+}
+
+#[test]
+fn no_answer_but_an_upgrade_is_a_success() {
+    each_server(|server, _| {
+        server.write("file", b"a file");
+        let mut client = Client::connect(server.port);
+        for (path, status, text) in [
+            ("/ws/refused", 403, Some("no")),
+            ("/ws/plain", 501, None),
+            ("/ws/wrong", 502, None),
+            ("/file", 501, None),
+            ("/file", 501, None),
+            ("/text", 501, None),
+            ("/nothing", 501, None),
+            ("/sent-on", 501, None),
+            ("/missing", 404, None),
+        ] {
+            let stream = connect(&mut client, "websocket", path);
+            let response = client.response(stream);
+            assert_eq!(response.status, status, "{path}: {response:?}");
+            assert!(text.is_none_or(|text| response.text() == text), "{path}");
+            // What may still come of it has no meaning, and is no fault.
+            let mut out = Vec::new();
+            put_data(&mut out, stream, b"too late", true);
+            client.send(&out);
+        }
+        assert_eq!(client.get("/file").text(), "a file");
+        server.wait_for_log("upstream sent invalid \"Sec-WebSocket-Accept\" header");
+    });
+}
+
+#[test]
+fn another_protocol_has_no_key() {
+    each_server(|server, upstream| {
+        let mut client = Client::connect(server.port);
+        let stream = connect(&mut client, "connect-udp", "/ws/echo");
+        wait(&mut client, stream, |response| response.status == 200);
+        let head = upstream.heads.recv().unwrap().to_ascii_lowercase();
+        assert!(head.contains("\r\nupgrade: connect-udp\r\n"), "{head}");
+        assert!(!head.contains("sec-websocket-key"), "{head}");
+    });
+}
