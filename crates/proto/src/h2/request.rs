@@ -511,7 +511,11 @@ fn is_scheme(scheme: &[u8]) -> bool {
     })
 }
 
-/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1.
+/// Whether it begins as a path does and holds nothing that would end a request line of HTTP/1, nor a fragment, which upstreams
+/// would cut off or not.
 fn is_target(target: &[u8]) -> bool {
-    target.first() == Some(&b'/') && target.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+    target.first() == Some(&b'/')
+        && target
+            .iter()
+            .all(|byte| *byte > b' ' && !matches!(*byte, b'#' | 0x7f))
 }

@@ -209,6 +209,8 @@ fn methods_schemes_and_paths_are_those_of_nginx() {
         "/a b",
         "/a\tb",
         "/\x7f",
+        "/a#b",
+        "/a?b#c",
         "/../",
         "/%00",
         "/%4",
