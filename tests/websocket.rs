@@ -94,6 +94,15 @@ fn answer(mut stream: TcpStream, say: impl Fn(&str)) -> Vec<u8> {
              Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: chat\r\n\r\n"
         )
     };
+    if path == "/ws/last" {
+        // Answers only once the other end has said all.
+        let _ = stream.write_all(switch(&accept).as_bytes());
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            body.extend_from_slice(&buffer[..count]);
+        }
+        let _ = stream.write_all(&body);
+        return body;
+    }
     match path {
         "/ws/wrong" => stream.write_all(switch("AAAA").as_bytes()).unwrap(),
         "/ws/plain" => stream
@@ -215,7 +224,8 @@ fn bytes_go_both_ways_until_the_client_ends() {
         assert!(response.ended, "{response:?}");
         let sent = upstream.bodies.recv().unwrap().len() + upstream.bodies.recv().unwrap().len();
         assert_eq!(sent, 100 * 101 / 2 * 97 + 4);
-        let bytes = 100 * 101 / 2 * 97;
+        assert!(response.body.ends_with(b"last"));
+        let bytes = 100 * 101 / 2 * 97 + 4;
         server.wait_for_line(
             "tunnels.log",
             &format!("GET /ws/echo?a=b HTTP/2.0 200 {bytes}\n"),
@@ -273,6 +283,34 @@ fn a_reset_closes_the_upstream_and_a_gone_upstream_ends_the_stream() {
         let stream = connect(&mut client, "websocket", "/ws/echo");
         wait(&mut client, stream, |response| response.status == 200);
         drop(client);
+        assert_eq!(upstream.bodies.recv().unwrap(), b"");
+    });
+}
+
+#[test]
+fn a_client_that_has_said_all_still_gets_its_answer() {
+    each_server(|server, upstream| {
+        let mut client = Client::connect(server.port);
+        let stream = connect(&mut client, "websocket", "/ws/last");
+        wait(&mut client, stream, |response| response.status == 200);
+        // As browsers do: the frame that closes a WebSocket, and the end of the stream with it.
+        let mut out = Vec::new();
+        put_data(&mut out, stream, &[b'x'; 100_000], false);
+        put_data(&mut out, stream, b"close", true);
+        client.send(&out);
+        let response = client.response(stream);
+        assert_eq!(
+            (response.body.len(), response.ended, response.reset),
+            (100_005, true, None)
+        );
+        // One that does not wait for it.
+        let stream = connect(&mut client, "websocket", "/ws/echo");
+        wait(&mut client, stream, |response| response.status == 200);
+        assert_eq!(upstream.bodies.recv().unwrap().len(), 100_005);
+        let mut out = Vec::new();
+        put_data(&mut out, stream, b"", true);
+        frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+        client.send(&out);
         assert_eq!(upstream.bodies.recv().unwrap(), b"");
     });
 }

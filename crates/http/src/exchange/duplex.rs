@@ -104,6 +104,12 @@ impl Upgraded {
         Upgraded(Carrier::H1(Rc::clone(connection), Cell::new(received)))
     }
 
+    /// Whether a client that sends no more still waits for what comes: with HTTP/2 the last bytes of a WebSocket and the end stand in
+    /// one frame. With HTTP/1 the end of its bytes is the end of both ways, as in nginx.
+    pub fn ends_by_halves(&self) -> bool {
+        matches!(self.0, Carrier::H2(_))
+    }
+
     /// A stream of HTTP/2.
     pub fn h2(tunnel: Tunnel) -> Upgraded {
         Upgraded(Carrier::H2(tunnel))

@@ -14,7 +14,7 @@ use crate::exchange::duplex::Duplex;
 use crate::http2::exchange::READING_WINDOW;
 use crate::http2::stream::{Flow, Shared};
 
-/// The client's end of a tunnel on one stream. The client's END_STREAM is its end of the bytes; ours is sent when the exchange ends.
+/// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone; ours is sent when the exchange ends.
 pub struct Tunnel {
     shared: Rc<Shared>,
     flow: Rc<Flow>,

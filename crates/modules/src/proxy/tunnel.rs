@@ -52,13 +52,18 @@ pub(super) async fn run(
     let active = Cell::new(engine::now());
     let ended = either(
         carry(upstream, client, settings.read_timeout, &active, &passed),
-        carry(
-            client,
-            upstream,
-            settings.read_timeout,
-            &active,
-            &Cell::new(0),
-        ),
+        async {
+            let said = Cell::new(0);
+            carry(client, upstream, settings.read_timeout, &active, &said).await?;
+            if !client.ends_by_halves() {
+                return Ok(());
+            }
+            // What it has asked last is still answered.
+            upstream.drained(0).await?;
+            upstream.shutdown_write();
+            exchange.client_gone().await;
+            Ok(())
+        },
     )
     .await;
     request.sent.bytes += passed.get();
