@@ -53,6 +53,58 @@ fn files_come_from_memory_and_by_the_long_way() {
 }
 
 #[test]
+fn answers_from_memory_have_the_date_of_their_second() {
+    each_server("location / { return 200 text; }", |server| {
+        let mut client = Client::connect(server.port);
+        let mut dates = Vec::new();
+        let started = Instant::now();
+        while dates.len() < 3 {
+            let date = client.get("/").field("date").unwrap().to_owned();
+            if dates.last() != Some(&date) {
+                dates.push(date);
+            }
+            assert!(started.elapsed() < PATIENCE, "{dates:?}");
+        }
+        // Each second has its own, and none comes twice.
+        dates.sort();
+        dates.dedup();
+        assert_eq!(dates.len(), 3);
+    });
+}
+
+#[test]
+fn a_window_that_is_smaller_than_an_answer_from_memory_lets_it_go_in_parts() {
+    each_server("open_file_cache max=10;", |server| {
+        server.write("file", &[b'x'; 5000]);
+        let mut client = Client::connect(server.port);
+        // From memory by then.
+        for _ in 0..3 {
+            assert_eq!(client.get("/file").body.len(), 5000);
+        }
+        let mut client = Client::connect_with(server.port, &[(4, 1000)]);
+        let stream = client.request("/file", &[]);
+        for part in 1..=5 {
+            while client
+                .responses
+                .get(&stream)
+                .map_or(0, |one| one.body.len())
+                < part * 1000
+            {
+                client.read_frame().unwrap();
+            }
+            let response = &client.responses[&stream];
+            assert_eq!(
+                (response.body.len(), response.ended),
+                (part * 1000, part == 5)
+            );
+            let mut out = Vec::new();
+            frame::put_window_update(&mut out, stream, 1000);
+            client.send(&out);
+        }
+    });
+}
+
+#[test]
 fn http1_is_spoken_on_the_same_port() {
     each_server(
         "location / { return 200 \"$server_protocol $http2\"; }",
