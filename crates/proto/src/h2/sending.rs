@@ -133,8 +133,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Answers a request at once whose stream has not been opened, head and body, in frames of at most `chunk_size` bytes, if the windows allow that and nobody else
-    /// waits; else nothing happens.
+    /// Answers a request at once whose stream has not been opened, head and body, in frames of at most `chunk_size` bytes, if
+    /// it has no body, or the windows allow that and nobody else waits; else nothing happens.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -148,7 +148,7 @@ impl<S> Connection<S> {
             .schedule
             .as_ref()
             .is_some_and(|schedule| !schedule.is_empty());
-        if waits || body.len() as i64 > window {
+        if !body.is_empty() && (waits || body.len() as i64 > window) {
             return false;
         }
         self.move_control(out);

@@ -99,6 +99,8 @@ impl<S> Connection<S> {
                 opened.push(*number);
             }
         }
+        // In their order, so that every run of the same connection is the same.
+        opened.sort_unstable();
         opened.into_iter().for_each(|stream| self.schedule(stream));
         Ok(())
     }

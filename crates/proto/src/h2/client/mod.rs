@@ -681,13 +681,20 @@ impl<S> Client<S> {
 
     /// The windows of all streams become larger or smaller, also below zero (RFC 9113, section 6.9.2).
     fn move_windows(&mut self, by: i64, value: u32) -> Result<(), Violation> {
-        let queue = &mut self.queue;
-        for (number, stream) in &mut self.streams {
+        for stream in self.streams.values_mut() {
             stream.send_window += by;
             if stream.send_window > i64::from(WINDOW_MAX) {
                 return Err(Violation::SettingOverflows(value));
             }
-            enqueue(queue, *number, stream);
+        }
+        let waiting = self.streams.iter().filter(|(_, stream)| stream.has_more);
+        let mut waiting: Vec<u32> = waiting.map(|(number, _)| *number).collect();
+        // In their order, so that every run of the same connection is the same.
+        waiting.sort_unstable();
+        for number in waiting {
+            if let Some(stream) = self.streams.get_mut(&number) {
+                enqueue(&mut self.queue, number, stream);
+            }
         }
         Ok(())
     }

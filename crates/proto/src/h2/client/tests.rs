@@ -447,6 +447,23 @@ fn bodies_of_requests_keep_within_the_windows() {
 }
 
 #[test]
+fn windows_that_grow_together_give_turns_in_the_order_of_their_streams() {
+    let mut client = begun(&[(settings::INITIAL_WINDOW_SIZE, 0)]);
+    let streams: Vec<u32> = (0..40).map(|_| open(&mut client, false).unwrap()).collect();
+    for stream in &streams {
+        client.wants_to_send(*stream);
+    }
+    assert_eq!(client.turn(), None);
+    feed(&mut client, &settings(&[(4, 5)])).unwrap();
+    let mut turns = Vec::new();
+    while let Some((stream, 5)) = client.turn() {
+        client.put_data(stream, b"12345", true, false);
+        turns.push(stream);
+    }
+    assert_eq!(turns, streams);
+}
+
+#[test]
 fn windows_that_become_too_large_are_the_servers_fault() {
     let update = |stream, bytes| frame_of(|out| frame::put_window_update(out, stream, bytes));
     let mut client = begun(&[]);

@@ -140,10 +140,12 @@ fn an_answer_does_not_pass_those_who_wait() {
     client.machine.wants_to_send(1);
     let mut out = Vec::new();
     assert!(!client.machine.answer(3, b"\x88", b"a", 16_384, &mut out));
-    assert!(!client.machine.answer(3, b"\x88", b"", 16_384, &mut out));
+    // What has no body keeps nobody waiting, and needs no window.
+    assert!(client.machine.answer(3, b"\x88", b"", 16_384, &mut out));
+    assert_eq!(out, frame(HEADERS, END_HEADERS | END_STREAM, 3, b"\x88"));
     assert!(client.machine.turn().is_some());
     let _ = client.machine.sent(1, 10, true, false);
-    assert!(client.machine.answer(3, b"\x88", b"a", 16_384, &mut out));
+    assert!(client.machine.answer(5, b"\x88", b"a", 16_384, &mut out));
 }
 
 #[test]

@@ -266,3 +266,27 @@ fn credit_for_what_has_ended_is_passed_over() {
     client.machine.release(1);
     client.expect_quiet(&window_update(1, WINDOW_MAX), &[]);
 }
+
+#[test]
+fn windows_that_grow_together_give_turns_in_the_order_of_their_streams() {
+    let mut client = Client::usual();
+    client.feed(&setting(4, 0)).unwrap();
+    let streams: Vec<u32> = (1..=79).step_by(2).collect();
+    for stream in &streams {
+        client.get(*stream);
+        let priority = Priority {
+            incremental: true,
+            ..Priority::default()
+        };
+        client.machine.set_priority(*stream, priority);
+        client.machine.wants_to_send(*stream);
+    }
+    assert_eq!(client.machine.turn(), None);
+    client.feed(&setting(4, 5)).unwrap();
+    let mut turns = Vec::new();
+    while let Some((stream, 5)) = client.machine.turn() {
+        let _ = client.machine.sent(stream, 5, true, false);
+        turns.push(stream);
+    }
+    assert_eq!(turns, streams);
+}
