@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::num::NonZeroU32;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use transport::client::Client;
 use transport::incoming::Incoming;
 
 use crate::address::AddressServers;
+use crate::http2::stream::Shared;
 use crate::local::HttpLocal;
 use crate::plan::Server;
 use crate::request::Request;
@@ -45,6 +46,8 @@ pub struct Connection {
     keepalive_ms: Cell<(u32, u32)>,
     /// The generation it stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
+    /// What its streams share, where it speaks HTTP/2.
+    pub http2: OnceCell<Weak<Shared>>,
     /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
     pub plain_on_secure_port: Cell<bool>,
     /// Virtual servers of its address in the generation used last.
@@ -81,6 +84,7 @@ impl Connection {
             finished: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
             kept: OnceCell::new(),
+            http2: OnceCell::new(),
             plain_on_secure_port: Cell::new(false),
             servers: RefCell::new(None),
             error_log: Cell::new(None),

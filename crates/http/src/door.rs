@@ -1,6 +1,6 @@
 //! The door of addresses that speak HTTP.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
@@ -66,7 +66,11 @@ impl Tenant for Connection {
     }
 
     fn close_reading(&self) {
-        self.stream.shutdown_read();
+        match self.http2.get().and_then(Weak::upgrade) {
+            // Its client is told first, and may have begun streams meanwhile. To make room there is no time for that.
+            Some(shared) if self.worker.quitting() => shared.call(),
+            _ => self.stream.shutdown_read(),
+        }
     }
 
     fn abort(&self) {

@@ -31,6 +31,7 @@ use transport::tls::server::HTTP2;
 
 use crate::connection::Connection;
 use crate::conversation::{note_abort, note_panic, tell_ignored};
+use crate::core::LingeringClose;
 use crate::exchange::h1::After;
 use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
@@ -44,8 +45,12 @@ use crate::{ending, error_page, log, pool};
 /// Bytes of frames that answer frames, beyond which a client that takes none of them is not read any more.
 const CONTROL_MAX: usize = 64 * 1024;
 
-/// How long what a client still sends is read away once it has been told why its connection ends.
+/// How long what a client still sends is read away once it has been told what it did wrong.
 const LINGERING_TIME: Duration = Duration::from_secs(1);
+
+/// How long a client may take to confirm that it has heard that its connection will end, before new streams of its are not
+/// served any more.
+const CONFIRMING_TIME: Duration = Duration::from_secs(1);
 
 /// Where heads are decoded: their memory goes from here to the request, and that of the request comes back.
 #[derive(Default)]
@@ -72,8 +77,10 @@ enum Woken {
 enum End {
     /// The client has closed, or its connection is broken.
     Gone,
-    /// Nothing is under way, and nothing more comes.
+    /// It ends in order: nothing is under way.
     Done,
+    /// The same, where the client has closed its side or there is no time for more.
+    Closed,
     /// The client has not sent the rest of a frame in time.
     TimedOut,
     /// The client has broken the protocol.
@@ -143,6 +150,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
         .set_send_timeout(server.plan.core.send_timeout);
     drop((server, local));
     let shared = Rc::new(Shared::new(connection, limits));
+    let _ = connection.http2.set(Rc::downgrade(&shared)); // it speaks it once
     let end = Talk::new(&shared).go_on(first).await;
     let after = leave(&shared, end).await;
     shared.lose_all();
@@ -160,37 +168,62 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
 }
 
 /// Says why the connection ends, and waits for the client to hear it.
+///
+/// What the client has sent meanwhile, if only credit, would answer a close with a reset, which destroys what it has not read.
 async fn leave(shared: &Rc<Shared>, end: End) -> After {
-    let stream = &shared.connection.stream;
-    match end {
+    let lingering = match end {
         End::Gone => return After::Drop,
-        End::Done => {
+        End::Closed | End::Done => {
             shared.with(|machine| machine.go_away());
-            shared.flush();
-            return After::CLOSE;
+            match lingering_of(&shared.connection) {
+                Some(lingering) if matches!(end, End::Done) => lingering,
+                _ => {
+                    shared.flush();
+                    return After::CLOSE;
+                }
+            }
         }
         End::TimedOut => {
             log::http2_timed_out(&shared.connection);
             shared.with(|machine| machine.fail(ErrorCode::ProtocolError));
-            shared.flush();
+            (LINGERING_TIME, LINGERING_TIME)
         }
         End::Violated(violation) => {
             log::http2_violation(&shared.connection, &violation);
             shared.with(|machine| machine.fail(violation.code()));
-            shared.flush();
+            (LINGERING_TIME, LINGERING_TIME)
         }
-    }
+    };
+    shared.flush();
     shared.lose_all();
+    linger(&shared.connection, lingering).await;
+    After::Drop
+}
+
+/// How long what a client sends is read away, in all and without another byte, where that is done.
+fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
+    let server = connection.first_server(&connection.generation())?;
+    let core = &server.plan.core;
+    (core.lingering_close != LingeringClose::Off)
+        .then_some((core.lingering_time, core.lingering_timeout))
+}
+
+/// Lets the client read what it was sent before the socket is closed.
+async fn linger(connection: &Connection, (time, timeout): (Duration, Duration)) {
+    let stream = &connection.stream;
     if stream.drained(0).await.is_err() {
-        return After::Drop;
+        return;
     }
     stream.shutdown_write();
     stream.drop_received();
-    let end = engine::now() + LINGERING_TIME;
-    while let Ok(received) = stream.recv(Some(end)).await
-        && !received.is_empty()
-    {}
-    After::Drop
+    let end = engine::now() + time;
+    loop {
+        let deadline = (engine::now() + timeout).min(end);
+        match stream.recv(Some(deadline)).await {
+            Ok(received) if !received.is_empty() => {}
+            _ => return,
+        }
+    }
 }
 
 /// What a head may be for a server.
@@ -219,7 +252,8 @@ struct Talk<'a> {
     idle_since: Option<Instant>,
     /// Since when a frame has not come whole.
     within_frame_since: Option<Instant>,
-    has_announced_end: bool,
+    /// When the client was told that the connection will end.
+    announced: Option<Instant>,
     /// The frame that has not come whole has been given up.
     is_late: bool,
 }
@@ -232,7 +266,7 @@ impl<'a> Talk<'a> {
             at: 0,
             idle_since: None,
             within_frame_since: Some(engine::now()),
-            has_announced_end: false,
+            announced: None,
             is_late: false,
         }
     }
@@ -261,10 +295,10 @@ impl<'a> Talk<'a> {
                 Woken::Received(Ok(_)) => {
                     let unfinished = self.within_frame_since.is_some() || self.live() > 0;
                     log::http2_closed(&self.shared.connection, unfinished);
-                    // It may be we who want it to end, to make room or because the thread ends.
+                    // It may be we who want it to end, to make room.
                     return match unfinished {
                         true => End::Gone,
-                        false => End::Done,
+                        false => End::Closed,
                     };
                 }
                 Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
@@ -297,11 +331,18 @@ impl<'a> Talk<'a> {
     fn ends(&mut self) -> bool {
         let connection = self.connection();
         let must_end = connection.worker.quitting() || connection.is_left_over();
-        if must_end && !self.has_announced_end {
-            self.has_announced_end = true;
-            // What is on its way is still served.
-            self.shared.with(|machine| machine.announce_end());
-            self.shared.flush();
+        match self.announced {
+            None if must_end => {
+                self.announced = Some(engine::now());
+                // What is on its way is still served.
+                self.shared.with(|machine| machine.announce_end());
+                self.shared.flush();
+            }
+            // It has had the time for that.
+            Some(at) if engine::now() - at >= CONFIRMING_TIME => {
+                self.shared.with(|machine| machine.go_away());
+            }
+            _ => {}
         }
         self.shared.with(|machine| machine.goes_away()) && self.live() == 0 && !self.has_input()
     }
@@ -398,9 +439,6 @@ impl<'a> Talk<'a> {
                     }
                     if let Some(flow) = self.flow(stream) {
                         flow.lose();
-                        if flow.is_unattended() {
-                            self.shared.with(|machine| machine.release(stream));
-                        }
                     }
                 }
                 Event::Malformed { stream, fault } => {
@@ -413,7 +451,7 @@ impl<'a> Talk<'a> {
                 // What it has begun is still served.
                 Event::GoAway(_) => self.shared.with(|machine| machine.go_away()),
                 Event::Pong => {
-                    if self.has_announced_end {
+                    if self.announced.is_some() {
                         self.shared.with(|machine| machine.go_away());
                     }
                 }
@@ -480,8 +518,7 @@ impl<'a> Talk<'a> {
                 return;
             }
         }
-        let priority = request.client.value_named(b"priority");
-        let priority = priority.map(Priority::parse).unwrap_or_default();
+        let priority = priority_of(&request);
         let length = match protocol {
             None => asked.ok().and_then(|asked| asked.content_length),
             Some(_) => None, // what comes is no body
@@ -508,7 +545,10 @@ impl<'a> Talk<'a> {
             (None, 0) => {
                 self.set_idle(true);
                 let since = *self.idle_since.get_or_insert_with(engine::now);
-                Some(since + self.idle_timeout())
+                match self.announced {
+                    Some(at) => Some(at + CONFIRMING_TIME),
+                    None => Some(since + self.idle_timeout()),
+                }
             }
             _ => None,
         };
@@ -582,9 +622,41 @@ impl Leaves for AtOnce<'_> {
     fn leave(&mut self, request: &Request, response: &Dated) {
         let block = response.bytes.get(..response.head_length);
         let body = response.bytes.slice(response.head_length..);
-        let chunk_size = request.plan.core.http2_chunk_size;
-        self.shared
-            .answer(self.stream, block.unwrap_or_default(), body, chunk_size);
+        let core = &request.plan.core;
+        let waiting = self.shared.answer(
+            self.stream,
+            block.unwrap_or_default(),
+            body,
+            core.http2_chunk_size,
+            priority_of(request),
+        );
+        if let Some(flow) = waiting {
+            let place = Place {
+                shared: Rc::clone(self.shared),
+                flow,
+            };
+            engine::spawn(follow(place, core.send_timeout));
+        }
+    }
+}
+
+/// How urgent the client says that a request is.
+fn priority_of(request: &Request) -> Priority {
+    let priority = request.client.value_named(b"priority");
+    priority.map(Priority::parse).unwrap_or_default()
+}
+
+/// Waits for the rest of a response from memory to leave; a client that gives no credit for it is not waited for any longer than
+/// for any other response.
+async fn follow(place: Place, send_timeout: Duration) {
+    let mut h2 = H2::new(&place.shared, &place.flow);
+    h2.set_send_timeout(send_timeout);
+    if let Err(error) = h2.ended().await {
+        let timed_out = error.kind() == ErrorKind::TimedOut;
+        if timed_out {
+            log::http2_timed_out(&place.shared.connection);
+        }
+        h2.break_off(timed_out);
     }
 }
 

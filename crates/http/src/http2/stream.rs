@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
+use proto::h2::priority::Priority;
 use proto::h2::{self, ErrorCode, StreamFault};
 
 use crate::connection::Connection;
@@ -51,14 +52,12 @@ pub struct Flow {
     fault: Cell<Option<StreamFault>>,
     /// The request is malformed: its stream is reset behind the answer.
     is_malformed: Cell<bool>,
-    /// No task works for it: its place is free as soon as all of it has been sent.
-    is_unattended: bool,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
 }
 
 impl Flow {
-    /// A stream for which a task works.
+    /// A stream that has begun.
     pub fn new(number: u32) -> Flow {
         Flow {
             number,
@@ -67,11 +66,10 @@ impl Flow {
     }
 
     /// A stream that only has this body to send.
-    fn unattended(number: u32, body: Bytes, chunk_size: usize) -> Flow {
+    fn of_body(number: u32, body: Bytes, chunk_size: usize) -> Flow {
         let flow = Flow {
             number,
             chunk_size: Cell::new(chunk_size),
-            is_unattended: true,
             received_all: Cell::new(true),
             ..Flow::default()
         };
@@ -128,11 +126,6 @@ impl Flow {
     /// Whether it has.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
-    }
-
-    /// Whether no task works for it.
-    pub fn is_unattended(&self) -> bool {
-        self.is_unattended
     }
 
     /// Whether its last frame has been given to the transport.
@@ -302,18 +295,27 @@ impl Shared {
         false
     }
 
-    /// Answers a request at once, head and body. What the windows do not let go waits without a task.
-    pub fn answer(&self, stream: u32, block: &[u8], body: Bytes, chunk_size: usize) {
+    /// Answers a request at once, head and body. What the windows do not let go waits: somebody has to see to it that it leaves
+    /// or is given up, and then to release the stream.
+    #[must_use]
+    pub fn answer(
+        &self,
+        stream: u32,
+        block: &[u8],
+        body: Bytes,
+        chunk_size: usize,
+        priority: Priority,
+    ) -> Option<Rc<Flow>> {
         let mut machine = self.machine.borrow_mut();
         let mut out = self.out.borrow_mut();
         if machine.answer(stream, block, &body, chunk_size, &mut out) {
-            return;
+            return None;
         }
-        let flow = Rc::new(Flow::unattended(stream, body, chunk_size));
-        machine.open(stream, true, None, h2::priority::Priority::default(), flow);
-        machine.move_control(&mut out);
+        let flow = Rc::new(Flow::of_body(stream, body, chunk_size));
+        machine.open(stream, true, None, priority, Rc::clone(&flow));
         machine.put_head(stream, block, false, &mut out);
         machine.wants_to_send(stream);
+        Some(flow)
     }
 
     /// Sends the head of a response; `ends` where no body follows.
@@ -458,9 +460,6 @@ impl Shared {
         } else if is_last && has_trailers {
             self.put_end(flow, out);
         }
-        if flow.has_ended() && flow.is_unattended {
-            self.with(|machine| machine.release(flow.number));
-        }
         flow.wake_writer();
         passed_on
     }
@@ -472,12 +471,10 @@ impl Shared {
 
     /// All streams have ended with their connection.
     pub fn lose_all(&self) {
-        let flows: Vec<Rc<Flow>> = self.with(|machine| machine.users().map(Rc::clone).collect());
-        for flow in flows {
-            flow.lose();
-            if flow.is_unattended {
-                self.with(|machine| machine.release(flow.number));
-            }
-        }
+        let mut flows: Vec<Rc<Flow>> =
+            self.with(|machine| machine.users().map(Rc::clone).collect());
+        // In their order, so that every run of the same connection is the same.
+        flows.sort_unstable_by_key(|flow| flow.number);
+        flows.iter().for_each(|flow| flow.lose());
     }
 }
