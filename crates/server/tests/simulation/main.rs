@@ -2,10 +2,12 @@
 //! code, the simulated engine, and clients that send by seed in any way that TCP allows.
 //!
 //! Every complete request of an unbroken connection must get its answer, in order and to the byte; time limits
-//! must act at their time; nothing may be left in the end. A seed that fails fails again: `SEED=n` runs it alone.
+//! must act at their time; nothing may be left in the end. A seed that fails fails again: `SEED=n` runs it alone, and
+//! `SEEDS=n` runs so many instead of a few.
 //! Files and logs are real, the network and the clock are not.
 
 mod client;
+mod http2;
 mod leaving;
 mod random;
 mod server;
@@ -26,11 +28,16 @@ use site::{Site, behind, slow, which};
 
 const SEEDS: u64 = 200;
 
-/// The seeds to run: all, or the one that SEED names.
-fn seeds() -> Vec<u64> {
-    match std::env::var("SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..SEEDS).collect(),
+/// The seeds to run: so many, as many as SEEDS says, or the one that SEED names.
+fn seeds(count: u64) -> Vec<u64> {
+    let variable = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|number| number.parse().unwrap())
+    };
+    match (variable("SEED"), variable("SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, count_wanted) => (0..count_wanted.unwrap_or(count)).collect(),
     }
 }
 
@@ -77,6 +84,9 @@ fn run(site: &Site, seed: u64) -> Result<(), String> {
     simulate(seed, faults(&mut random, fragile), async || {
         start_behind(random.fork());
         let server = Server::start(site);
+        if random.chance(500) {
+            server.settle().await;
+        }
         let scripts: Vec<Script> = (0..=random.below(5))
             .map(|_| Script::any(&mut random, fragile))
             .collect();
@@ -108,7 +118,7 @@ fn run(site: &Site, seed: u64) -> Result<(), String> {
 #[test]
 fn every_request_gets_its_answer() {
     let site = Site::new();
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         if let Err(what) = run(&site, seed) {
             panic!("SEED={seed}: {what}");
         }
@@ -165,7 +175,7 @@ fn change_generation(site: &Site, seed: u64) -> Result<(), String> {
 #[test]
 fn a_change_of_generations_loses_nothing() {
     let site = Site::new();
-    for seed in seeds().into_iter().take(50) {
+    for seed in seeds(SEEDS / 4) {
         if let Err(what) = change_generation(&site, seed) {
             panic!("SEED={seed}: {what}");
         }

@@ -24,7 +24,7 @@ use tidegate_server::features;
 use transport::listen::ListenerId;
 
 use crate::random::Random;
-use crate::site::{ADDRESS, BEHIND, Site};
+use crate::site::{ADDRESS, BEHIND, ECHO, Site};
 
 /// How long a worker that quits may have something to do: longer than any time limit of its.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -77,6 +77,11 @@ impl<'a> Server<'a> {
         let id = server.listeners[0].0.clone();
         server.worker.listen(vec![((id, 0), socket)]);
         server
+    }
+
+    /// Waits until the site's files are no new ones any more, which are not kept in memory.
+    pub(crate) async fn settle(&self) {
+        engine::sleep(Duration::from_secs(3)).await;
     }
 
     /// Goes over to a generation whose `/which` answers `which`, on the same sockets.
@@ -189,4 +194,56 @@ pub(crate) fn start_behind(mut random: Random) {
             });
         }
     });
+}
+
+/// Starts a server behind the site that answers each connection's one request with its body, in parts.
+pub(crate) fn start_echo(mut random: Random) {
+    let (socket, _) = sim::listen(Address::Inet(ECHO.parse().unwrap())).unwrap();
+    engine::spawn(async move {
+        let listener = Listener::new(socket).unwrap();
+        while let Ok(stream) = listener.accept().await {
+            let mut random = random.fork();
+            engine::spawn(async move {
+                let mut request = Vec::new();
+                let body = loop {
+                    match stream.recv(None).await {
+                        Ok(bytes) if !bytes.is_empty() => request.extend_from_slice(&bytes),
+                        _ => return,
+                    }
+                    if let Some(body) = body_of(&request) {
+                        break body;
+                    }
+                };
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                // The site may be as slow as its client.
+                stream.set_send_timeout(10 * PATIENCE);
+                let answer = Bytes::from([head.as_bytes(), &body].concat());
+                let most = 1 + random.below(40_000);
+                for at in (0..answer.len()).step_by(most) {
+                    engine::sleep(random.duration(Duration::from_millis(20))).await;
+                    stream.push(answer.slice(at..answer.len().min(at + most)));
+                    stream.start_send();
+                }
+                stream.finish();
+            });
+        }
+    });
+}
+
+/// The body of a request, once all of it is there.
+fn body_of(request: &[u8]) -> Option<Vec<u8>> {
+    let end = request.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let (head, body) = request.split_at(end);
+    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+    match head.split_once("content-length: ") {
+        Some((_, rest)) => {
+            let length = rest.split("\r\n").next()?.parse().ok()?;
+            body.get(..length).map(<[u8]>::to_vec)
+        }
+        None if head.contains("transfer-encoding: chunked") => crate::http2::wish::unchunked(body),
+        None => Some(Vec::new()),
+    }
 }

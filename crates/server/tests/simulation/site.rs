@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use http::log;
+
 use crate::random::Random;
 
 /// Where the site is reached.
@@ -13,8 +15,14 @@ pub(crate) const ADDRESS: &str = "10.0.0.1:80";
 /// Where the server behind it is reached.
 pub(crate) const BEHIND: &str = "10.0.0.9:8080";
 
+/// Where a server behind it is reached that answers with what it is sent.
+pub(crate) const ECHO: &str = "10.0.0.9:8081";
+
 /// Stands in expected responses where the time of sending will be.
 pub(crate) const DATE: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
+
+/// How many streams a client may have at once.
+pub(crate) const STREAMS_MAX: usize = 16;
 
 /// Modification time of every file: 0x65920080 seconds, in `ETag` and `Last-Modified`.
 const MODIFIED: Duration = Duration::from_secs(0x6592_0080);
@@ -55,6 +63,14 @@ impl Site {
         self.folder.join("access.log")
     }
 
+    /// The last lines of the error log.
+    pub(crate) fn last_errors(&self) -> String {
+        log::flush_all();
+        let text = fs::read_to_string(self.folder.join("error.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
     /// The configuration; `/which` answers `which`, so that generations can be told apart.
     pub(crate) fn configuration(&self, which: &str) -> String {
         let folder = Path::display(&self.folder);
@@ -72,6 +88,8 @@ impl Site {
                 limit_req_zone $server_name zone=limited:1m rate=1r/s;
                 server {{
                     listen {ADDRESS};
+                    http2 on;
+                    http2_max_concurrent_streams {STREAMS_MAX};
                     root {folder}/www;
                     location = /which {{ return 200 {which}; }}
                     location = /upload {{ return 200 taken; }}
@@ -81,6 +99,8 @@ impl Site {
                     location = /guarded {{ auth_request /refuse; }}
                     location = /refuse {{ return 401; }}
                     location = /behind {{ proxy_pass http://{BEHIND}; }}
+                    location = /echo {{ proxy_pass http://{ECHO}; }}
+                    location = /stream {{ proxy_pass http://{ECHO}; proxy_request_buffering off; proxy_http_version 1.1; }}
                     location = /after {{ return 200 after; post_action /behind; }}
                     location = /mirrored.txt {{ alias {folder}/www/small.txt; mirror /behind; }}
                     location = /limited {{ limit_req zone=limited burst=5; }}
@@ -193,6 +213,11 @@ pub(crate) fn slow() -> Asked {
     file("/slow/file.txt", "", &[b'x'; 9000])
 }
 
+/// A small file.
+pub(crate) fn small() -> Asked {
+    file("/small.txt", "", SMALL.as_bytes())
+}
+
 /// A file that the client has.
 pub(crate) fn conditional(fields: &str) -> Asked {
     let head = file_head("", SMALL.len(), "");
@@ -222,6 +247,18 @@ fn upload(random: &mut Random) -> Asked {
         request.extend_from_slice(&body);
     }
     asked(request, "200 OK", &text(5, "text/plain"), b"taken")
+}
+
+/// An upload that comes back, through a file or as it comes.
+pub(crate) fn echo(size: usize, random: &mut Random) -> Asked {
+    let uri = ["/echo", "/stream"][random.below(2)];
+    let first = random.below(26);
+    let body: Vec<u8> = (first..first + size)
+        .map(|at| b'A' + (at % 26) as u8)
+        .collect();
+    let head = format!("POST {uri} HTTP/1.1\r\nHost: site\r\nContent-Length: {size}\r\n\r\n");
+    let request = [head.as_bytes(), &body].concat();
+    asked(request, "200 OK", &text(size, "text/plain"), &body)
 }
 
 /// A request that leaves the connection as it is.
