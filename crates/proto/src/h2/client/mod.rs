@@ -619,8 +619,14 @@ impl<S> Client<S> {
         })
     }
 
+    /// Nobody hears of the rest of a DATA frame that has begun to come for the stream.
+    fn drop_body(&mut self, stream: u32) {
+        self.body.is_dropped |= self.body.stream == stream;
+    }
+
     /// Closes both halves of a stream; whether one was open.
     fn close(&mut self, stream: u32) -> bool {
+        self.drop_body(stream);
         let Some(known) = self.streams.get_mut(&stream) else {
             return false;
         };

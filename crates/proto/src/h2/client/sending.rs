@@ -269,6 +269,7 @@ impl<S> Client<S> {
 
     /// Lets go of a stream: its place is free for another. What has not ended ends: nobody wants it any more.
     pub fn release(&mut self, stream: u32) -> Option<S> {
+        self.drop_body(stream);
         let known = self.streams.remove(&stream)?;
         if !known.is_closed() {
             let code = match known.receives {

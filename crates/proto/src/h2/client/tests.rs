@@ -637,6 +637,31 @@ fn what_follows_our_own_reset_is_no_fault() {
 }
 
 #[test]
+fn who_lets_go_of_a_stream_hears_no_more_of_its_frame() {
+    let lets_go: [fn(&mut Client<u32>, u32); 2] = [
+        |client, stream| client.reset(stream, ErrorCode::Cancel),
+        |client, stream| _ = client.release(stream),
+    ];
+    for let_go in lets_go {
+        let mut client = begun(&[]);
+        let (one, two) = (
+            open(&mut client, true).unwrap(),
+            open(&mut client, true).unwrap(),
+        );
+        feed(&mut client, &head(one, 200, &[], false)).unwrap();
+        feed(&mut client, &head(two, 200, &[], false)).unwrap();
+        let sent = data(one, b"0123456789", true);
+        let (first, rest) = sent.split_at(frame::HEAD_LENGTH + 4);
+        let events = feed(&mut client, first).unwrap();
+        assert!(matches!(events[..], [Event::Data { length: 4, .. }]));
+        let_go(&mut client, one);
+        assert_eq!(feed(&mut client, rest), Ok(vec![]));
+        let events = feed(&mut client, &data(two, b"12", true)).unwrap();
+        assert!(matches!(events[..], [Event::Data { length: 2, .. }]));
+    }
+}
+
+#[test]
 fn faults_of_a_stream_end_that_stream() {
     let fault_of = |frames: &[Vec<u8>], is_head: bool| {
         let mut client = begun(&[]);
