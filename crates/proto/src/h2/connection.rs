@@ -336,6 +336,22 @@ impl<S> Connection<S> {
         ]
     }
 
+    /// What may be sent on a stream, or in all.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn windows(&self, stream: Option<u32>) -> Option<super::testing::Windows> {
+        let Some(stream) = stream else {
+            return Some(super::testing::Windows {
+                sends: Some(self.send_window),
+                receives: Some(i64::from(self.receive_window)),
+            });
+        };
+        let known = self.streams.get(&stream)?;
+        Some(super::testing::Windows {
+            sends: known.sends.then_some(known.send_window),
+            receives: known.receives.then(|| i64::from(known.receive_window)),
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn set_receive_window(&mut self, window: u32) {
         self.receive_window = window;

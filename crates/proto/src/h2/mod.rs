@@ -2,7 +2,7 @@
 //!
 //! [`connection`] is the machine that reads (frames about streams and the connection in `signals`), [`sending`] the same that
 //! sends; [`request`] makes heads of header blocks, [`hpack`] reads and writes these. [`client`] is the other role's machine,
-//! whose heads [`response`] reads. Each violation has the error code that the RFC names ([`error`]), each thing that costs
+//! whose heads [`response`] reads; `testing` has both talk to each other. Each violation has the error code that the RFC names ([`error`]), each thing that costs
 //! us more than the other end a limit ([`meter`]).
 //!
 //! Not here: sockets, the time, and what a request is answered with. The RFCs to read first are 9113, 7541 (HPACK), 9218
@@ -22,6 +22,8 @@ pub mod sending;
 pub mod settings;
 mod signals;
 pub mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -294,6 +294,22 @@ impl<S> Client<S> {
         self.frames.is_within_frame() || matches!(self.awaits, Awaits::Continuation { .. })
     }
 
+    /// What may be sent on a stream, or in all.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn windows(&self, stream: Option<u32>) -> Option<super::testing::Windows> {
+        let Some(stream) = stream else {
+            return Some(super::testing::Windows {
+                sends: Some(self.send_window),
+                receives: Some(i64::from(self.receive_window)),
+            });
+        };
+        let known = self.streams.get(&stream)?;
+        Some(super::testing::Windows {
+            sends: known.sends.then_some(known.send_window),
+            receives: known.receives.then(|| i64::from(known.receive_window)),
+        })
+    }
+
     fn frame(
         &mut self,
         head: FrameHead,

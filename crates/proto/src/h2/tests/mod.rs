@@ -4,6 +4,7 @@
 
 mod floods;
 mod frames;
+mod pipe;
 mod requests;
 mod sends;
 mod streams;
