@@ -282,6 +282,36 @@ fn keepalive_requests_end_the_connection() {
 }
 
 #[test]
+fn requests_are_numbered_as_they_begin() {
+    let lines = "keepalive_requests 4; location / { return 200 $connection_requests; }
+        location /after { auth_request /ask; return 200 $connection_requests; }
+        location /ask { return 204; }";
+    each_server(lines, |server| {
+        let mut client = Client::connect(server.port);
+        // All heads in one buffer, before the work for any of them has begun.
+        let (mut streams, mut out) = (Vec::new(), Vec::new());
+        for path in ["/", "/after", "/", "/after", "/", "/"] {
+            let fields = [
+                (":method", "GET"),
+                (":scheme", "http"),
+                (":path", path),
+                (":authority", "a"),
+            ];
+            let (stream, frames) = client.frames_of(&fields, None);
+            streams.push(stream);
+            out.extend_from_slice(&frames);
+        }
+        client.send(&out);
+        for (stream, number) in streams.iter().zip(["1", "2", "3", "4"]) {
+            assert_eq!(client.response(*stream).text(), number);
+        }
+        client.read_to_end();
+        assert_eq!(client.goaway, Some((streams[3], ErrorCode::NoError)));
+        assert!(!client.responses.contains_key(&streams[4]));
+    });
+}
+
+#[test]
 fn the_urgent_goes_first_and_the_slow_hold_up_no_other() {
     let lines = "location / { } location /slow { alias www/large; limit_rate 1k; }";
     each_server(lines, |server| {

@@ -55,6 +55,9 @@ pub trait Tenant {
     /// Whether anything has been asked for by it: one that has said nothing yet may still be about to.
     fn has_served(&self) -> bool;
 
+    /// Its thread ends: a protocol with words for that tells its client, whatever is under way.
+    fn announce_end(&self) {}
+
     /// Ends it where it is idle: no more is read.
     fn close_reading(&self);
 

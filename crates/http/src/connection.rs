@@ -44,16 +44,23 @@ pub struct Connection {
     /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
     /// in milliseconds, for there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
-    /// The generation it stays with, once a reload has taken its listener away.
-    kept: OnceCell<Rc<Local>>,
-    /// What its streams share, where it speaks HTTP/2.
-    pub http2: OnceCell<Weak<Shared>>,
+    /// What few connections have.
+    rare: OnceCell<Box<Rare>>,
     /// The client spoke plain HTTP to a port for TLS: its request gets an error page.
     pub plain_on_secure_port: Cell<bool>,
     /// Virtual servers of its address in the generation used last.
     servers: RefCell<Option<Servers>>,
     /// The error log of its last request, for what happens until the next.
     error_log: Cell<Option<Arc<ErrorLog>>>,
+}
+
+/// What few connections have, so that the others are small.
+#[derive(Default)]
+struct Rare {
+    /// The generation it stays with, once a reload has taken its listener away.
+    kept: OnceCell<Rc<Local>>,
+    /// What its streams share, where it speaks HTTP/2.
+    http2: OnceCell<Weak<Shared>>,
 }
 
 /// The virtual servers of a connection in one generation.
@@ -83,8 +90,7 @@ impl Connection {
             nodelay: Cell::new(false),
             finished: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
-            kept: OnceCell::new(),
-            http2: OnceCell::new(),
+            rare: OnceCell::new(),
             plain_on_secure_port: Cell::new(false),
             servers: RefCell::new(None),
             error_log: Cell::new(None),
@@ -100,10 +106,26 @@ impl Connection {
         }
     }
 
-    /// Counts a request that begins.
-    pub fn count_request(&self) {
-        self.requests.set(self.requests.get() + 1);
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// Notes that it speaks HTTP/2, and what its streams share.
+    pub fn speaks_http2(&self, shared: &Rc<Shared>) {
+        let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
+    }
+
+    /// What its streams share, as long as it speaks HTTP/2.
+    pub fn http2(&self) -> Option<Rc<Shared>> {
+        self.rare.get()?.http2.get()?.upgrade()
+    }
+
+    /// Counts a request that begins; the how manieth of the connection it is.
+    pub fn count_request(&self) -> u64 {
+        let number = self.requests.get() + 1;
+        self.requests.set(number);
         self.worker.counts().requests.add(1);
+        number
     }
 
     /// Notes that a response has been pushed whole: it leaves before the connection waits for anything.
@@ -173,7 +195,8 @@ impl Connection {
 
     /// The generation that serves its next request.
     pub fn generation(&self) -> Rc<Local> {
-        let kept = self.kept.get().map(Rc::clone);
+        let kept = self.rare.get().and_then(|rare| rare.kept.get());
+        let kept = kept.map(Rc::clone);
         kept.unwrap_or_else(|| self.worker.current())
     }
 
@@ -188,12 +211,14 @@ impl Connection {
     /// Lets it stay with a generation, since the next one does not know its listener. It ends
     /// with its next response.
     pub fn stay_with(&self, local: &Rc<Local>) {
-        let _ = self.kept.set(Rc::clone(local)); // it stays with the first
+        let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
 
     /// Whether a reload has taken its listener away.
     pub fn is_left_over(&self) -> bool {
-        self.kept.get().is_some()
+        self.rare
+            .get()
+            .is_some_and(|rare| rare.kept.get().is_some())
     }
 
     /// Keeps the error log of a request that has ended for what happens until the next.

@@ -1,6 +1,6 @@
 //! The door of addresses that speak HTTP.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Instant;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
@@ -65,8 +65,14 @@ impl Tenant for Connection {
         self.requests.get() > 0
     }
 
+    fn announce_end(&self) {
+        if let Some(shared) = self.http2() {
+            shared.call();
+        }
+    }
+
     fn close_reading(&self) {
-        match self.http2.get().and_then(Weak::upgrade) {
+        match self.http2() {
             // Its client is told first, and may have begun streams meanwhile. To make room there is no time for that.
             Some(shared) if self.worker.quitting() => shared.call(),
             _ => self.stream.shutdown_read(),
@@ -79,5 +85,6 @@ impl Tenant for Connection {
 
     fn stay_with(&self, local: &Rc<Local>) {
         Connection::stay_with(self, local);
+        self.announce_end();
     }
 }

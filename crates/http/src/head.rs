@@ -166,15 +166,16 @@ impl Request {
     /// Makes a finished request the next one with the same head, on this connection.
     pub fn repeat(&mut self, connection: &Rc<Connection>) {
         self.connection = Held::new(connection);
-        connection.count_request();
         self.arrival = Arrival::default();
+        self.count();
         self.sent = Sent::default();
         self.clear_shared();
     }
 
     /// Makes a finished request the next one with the same head, which came along with it.
     pub fn count_again(&mut self) {
-        self.connection.count_request();
+        self.arrival.number = 0;
+        self.count();
         self.arrival.pipelined = true;
         self.clear_shared();
     }
@@ -227,13 +228,20 @@ impl Request {
         }
     }
 
+    /// Counts the request among those of its connection; once.
+    pub fn count(&mut self) {
+        if self.arrival.number == 0 {
+            self.arrival.number = self.connection.count_request();
+        }
+    }
+
     /// Counts the request and makes host, virtual server and URI of its parsed head; once.
     pub fn begin(&mut self) -> Result<(), Refusal> {
         if self.course.prepared {
             return self.server_decided();
         }
         self.course.prepared = true;
-        self.connection.count_request();
+        self.count();
         self.take_target();
         self.choose_server_by_name();
         self.server_decided()
@@ -243,7 +251,7 @@ impl Request {
     /// tell of that.
     pub fn begin_refused(&mut self) {
         self.course.prepared = true;
-        self.connection.count_request();
+        self.count();
         self.method = self.client.method();
         if self.client.has_path() {
             self.take_target();

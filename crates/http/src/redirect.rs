@@ -171,6 +171,7 @@ impl Request {
             ..Nesting::default()
         };
         child.arrival.started_wall = self.arrival.started_wall;
+        child.arrival.number = self.arrival.number;
         child.arrival.told_peer = self.arrival.told_peer.clone();
         child.sent.bytes = self.sent.bytes;
         child.sent.body_bytes = self.sent.body_bytes;

@@ -94,6 +94,8 @@ pub struct Arrival {
     pub started: Instant,
     /// The same by the wall clock since 1970.
     pub started_wall: Duration,
+    /// The how manieth of its connection it is (`$connection_requests`); 0 until it has been counted.
+    pub number: u64,
     /// It lay in the same received bytes as the request before it (`$pipe`).
     pub pipelined: bool,
     /// The client's address as a trusted proxy tells it (`set_real_ip_from`).
@@ -105,6 +107,7 @@ impl Default for Arrival {
         Arrival {
             started: engine::now(),
             started_wall: engine::wall(),
+            number: 0,
             pipelined: false,
             told_peer: None,
         }

@@ -377,6 +377,7 @@ impl Worker {
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
+        connection.announce_end();
         if worker.is_idle(&*connection) && connection.has_served() {
             connection.close_reading();
         }

@@ -150,7 +150,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
         .set_send_timeout(server.plan.core.send_timeout);
     drop((server, local));
     let shared = Rc::new(Shared::new(connection, limits));
-    let _ = connection.http2.set(Rc::downgrade(&shared)); // it speaks it once
+    connection.speaks_http2(&shared);
     let end = Talk::new(&shared).go_on(first).await;
     let after = leave(&shared, end).await;
     shared.lose_all();
@@ -494,7 +494,9 @@ impl<'a> Talk<'a> {
             .client_mut()
             .swap_fields(&mut scratch.bytes, &mut scratch.head);
         let core = &server.plan.core;
-        let requests = connection.requests.get() + 1;
+        // Several may come before the tasks of any have begun.
+        request.count();
+        let requests = connection.requests.get();
         let age = engine::uptime().saturating_sub(connection.client.accepted());
         if core.keepalive_timeout.is_zero()
             || requests >= core.keepalive_requests
@@ -649,7 +651,7 @@ fn priority_of(request: &Request) -> Priority {
 /// Waits for the rest of a response from memory to leave; a client that gives no credit for it is not waited for any longer than
 /// for any other response.
 async fn follow(place: Place, send_timeout: Duration) {
-    let mut h2 = H2::new(&place.shared, &place.flow);
+    let mut h2 = H2::new(&place.shared, &place.flow, false);
     h2.set_send_timeout(send_timeout);
     if let Err(error) = h2.ended().await {
         let timed_out = error.kind() == ErrorKind::TimedOut;

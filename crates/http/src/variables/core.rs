@@ -82,7 +82,13 @@ fn fixed(name: &str) -> Option<Evaluate> {
     Some(match name {
         "body_bytes_sent" => |request, out| decimal(request.sent.body_bytes, out),
         "bytes_sent" => |request, out| decimal(request.sent.bytes, out),
-        "connection_requests" => |request, out| decimal(request.connection.requests.get(), out),
+        "connection_requests" => |request, out| {
+            let number = match request.arrival.number {
+                0 => request.connection.requests.get(), // those before it
+                number => number,
+            };
+            decimal(number, out)
+        },
         "content_length" => client::content_length,
         "content_type" => |request, out| client::known_header(request, Known::ContentType, out),
         "document_root" => document_root,
