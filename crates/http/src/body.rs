@@ -305,6 +305,12 @@ impl RequestBody {
         (self.framed && known).then_some(self.before_refused.unwrap_or(self.received))
     }
 
+    /// The same of a body that came in frames without a length: as in nginx only what a handler has read to its end counts.
+    pub fn counted_whole(&self) -> Option<u64> {
+        let is_whole = self.is_read() && self.before_refused.is_none() && !self.skipped;
+        (self.framed && is_whole).then_some(self.received)
+    }
+
     /// Notes that it is dropped with its request, whose head is refused: the page that answers finds it empty.
     pub fn note_refused_head(&mut self, in_chunks: bool) {
         self.announced = Some(0);
@@ -729,7 +735,10 @@ async fn next(
     let read = read_next(request, exchange).await;
     match read {
         Err(Err(Abort::Closed(_))) => {
-            request.response.status = 400;
+            request.response.status = match request.client.h1() {
+                Some(_) => 400,
+                None => 499,
+            };
             request.body.broken_off = true;
         }
         Err(Ok(_)) => request.body.broken_off = true,

@@ -687,10 +687,14 @@ pub(crate) fn tell_ignored(request: &Request, is_chosen: bool) {
         return;
     }
     let named = client.server_name().map(|server| server.name.start);
+    let what = match client.h1() {
+        Some(_) => "header line",
+        None => "header",
+    };
     for line in ignored {
         if named.is_some_and(|named| named < line.start) == is_chosen {
             let text = logs::Printable(line.of(&client.bytes));
-            let text = format_args!("client sent invalid header line: \"{text}\"{READING_HEADERS}");
+            let text = format_args!("client sent invalid {what}: \"{text}\"{READING_HEADERS}");
             logs::write(&HeadUpTo(request, *line), logs::Level::Info, text);
         }
     }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::file::{File, Metadata, stat_now};
 use proto::h1::{BodyLength, Version, body_length};
+use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
 use proto::header;
 use proto::method::Method;
 use proto::range::{self, ByteRange, Outcome};
@@ -84,13 +85,14 @@ impl Form {
         }
     }
 
-    /// Bytes of framing beside a head, and beside a body of this length.
-    fn framing(self, length: usize) -> (u64, u64) {
-        const FRAME_HEAD: u64 = proto::h2::frame::HEAD_LENGTH as u64;
+    /// Bytes of framing beside a head and a body of this length. Of HTTP/1 neither has any.
+    fn framing(self, length: usize, frame_size: usize) -> u64 {
         match self {
-            Form::Ending | Form::KeptAlive => (0, 0),
-            Form::Http2 if length == 0 => (FRAME_HEAD, 0),
-            Form::Http2 => (FRAME_HEAD, FRAME_HEAD),
+            Form::Ending | Form::KeptAlive => 0,
+            Form::Http2 => {
+                let frames = 1 + length.div_ceil(frame_size.clamp(1, SIZE_MAX_AT_FIRST as usize));
+                (frames * HEAD_LENGTH) as u64
+            }
         }
     }
 }
@@ -654,9 +656,9 @@ fn describe(request: &mut Request, origin: &Origin, content_type: &Bytes, body_l
 /// The end of a request that was answered here, with this response.
 pub fn leave(request: &mut Request, response: &Dated, form: Form) -> After {
     let body_length = response.bytes.len() - response.head_length;
-    let (of_head, of_body) = form.framing(body_length);
-    request.sent.body_bytes = body_length as u64 + of_body;
-    request.sent.bytes = response.head_length as u64 + of_head + request.sent.body_bytes;
+    let framing = form.framing(body_length, request.plan.core.http2_chunk_size);
+    request.sent.body_bytes = body_length as u64;
+    request.sent.bytes = response.bytes.len() as u64 + framing;
     request.sent.complete = true;
     request.keepalive.on = form != Form::Ending;
     ending::log(request);

@@ -584,6 +584,8 @@ impl H1 {
 }
 
 impl Wire for H1 {
+    const FRAMING_IS_OF_BODY: bool = true;
+
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
         match (&mut self.constant, &segment) {
             (Some(sent), Segment::Bytes(bytes)) => sent.add(bytes),

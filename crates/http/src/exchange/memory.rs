@@ -377,6 +377,8 @@ impl Stream {
 }
 
 impl Wire for Stream {
+    const FRAMING_IS_OF_BODY: bool = true;
+
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
         self.with(|flow| {
             flow.queue.push_back(segment);

@@ -24,6 +24,9 @@ const BACKLOG_MAX: usize = 64 * 1024;
 
 /// What a response's body leaves by: a connection, or a stream of one.
 pub trait Wire {
+    /// Whether `$body_bytes_sent` counts the framing: as in nginx, that of chunks, and not that of frames.
+    const FRAMING_IS_OF_BODY: bool;
+
     /// Queues a stretch of the body, framed; how many bytes the framing adds.
     fn push(&mut self, segment: Segment, length: u64) -> u64;
 
@@ -93,7 +96,10 @@ impl Sender {
                 return self.send_file(wire, request, &file, range).await;
             }
             Piece::Flush => wire.start_send(),
-            Piece::Last => count(request, wire.push_end(request)),
+            Piece::Last => {
+                let framing = wire.push_end(request);
+                count(wire, request, 0, framing);
+            }
             Piece::Include(_) => {}
         }
         Ok(())
@@ -201,13 +207,16 @@ impl Sender {
 /// Queues a stretch of the body and counts it as sent.
 fn push(wire: &mut impl Wire, request: &mut Request, segment: Segment, length: u64) {
     let framing = wire.push(segment, length);
-    count(request, length + framing);
+    count(wire, request, length, framing);
 }
 
-/// Counts bytes of the body, framing included, as sent.
-fn count(request: &mut Request, bytes: u64) {
-    request.sent.bytes += bytes;
-    request.sent.body_bytes += bytes;
+/// Counts bytes of the body and of its framing as sent.
+fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
+    request.sent.bytes += body + framing;
+    request.sent.body_bytes += match W::FRAMING_IS_OF_BODY {
+        true => body + framing,
+        false => body,
+    };
 }
 
 /// Waits while the client has too much to take already.
@@ -253,6 +262,8 @@ mod tests {
     }
 
     impl Wire for Slow {
+        const FRAMING_IS_OF_BODY: bool = true;
+
         fn push(&mut self, _: Segment, length: u64) -> u64 {
             let began = *self.began.get_or_insert_with(engine::now);
             self.pushed.push((engine::now() - began, length));

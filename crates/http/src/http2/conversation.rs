@@ -313,7 +313,11 @@ impl<'a> Talk<'a> {
                         None => End::Done,
                     };
                 }
-                Woken::Received(Err(_)) | Woken::Stuck => return End::Gone,
+                Woken::Received(Err(error)) => {
+                    log::http2_broken(&self.shared.connection, &error);
+                    return End::Gone;
+                }
+                Woken::Stuck => return End::Gone,
                 Woken::Called => {}
             }
         }
@@ -531,7 +535,7 @@ impl<'a> Talk<'a> {
         }
         self.shared
             .with(|machine| machine.open(stream, ends, length, priority, Rc::clone(&flow)));
-        if asked.is_err() {
+        if asked.is_err_and(HeadFault::is_malformed) {
             self.shared.with(|machine| machine.ignore_rest(stream));
         }
         engine::spawn(serve(Rc::clone(self.shared), flow, request, ends, asked));
@@ -740,8 +744,19 @@ async fn serve_one(
             false => Err(ErrorKind::Other.into()),
         };
         if let Err(error) = ended {
-            let late = matches!(&outcome, Err(Abort::TimedOut | Abort::BodyTimedOut));
-            h2.break_off(late || error.kind() == ErrorKind::TimedOut);
+            let late = error.kind() == ErrorKind::TimedOut;
+            match &outcome {
+                // What nginx resets as if it had timed out, too.
+                Err(Abort::TimedOut | Abort::BodyTimedOut | Abort::Unanswered(444)) => {
+                    h2.break_off(true);
+                }
+                Err(Abort::Unanswered(_)) => h2.break_off(false),
+                // What had come of an answer that has failed midway is the client's.
+                _ => {
+                    let is_stuck = late || h2.emptied().await.is_err();
+                    h2.break_off(is_stuck);
+                }
+            }
         }
     }
     let is_malformed = match asked {
@@ -785,6 +800,7 @@ fn begin(
     tell_ignored(request, true);
     let host = request.client.host.clone();
     if connection.is_misdirected(&request.local, &host) {
+        request.choose_negotiated_server();
         let text = b"client attempted to request the server name different from the one that was negotiated";
         return Err((text.to_vec(), 421));
     }
@@ -802,7 +818,8 @@ fn begin(
         (true, Some(1..)) => {
             return Err((b"client prematurely closed stream".to_vec(), 400));
         }
-        (true, _) => BodyLength::None,
+        (true, None) => BodyLength::None,
+        (_, Some(0)) => BodyLength::Length(0),
         (false, Some(length)) => BodyLength::Length(length),
         (false, None) => BodyLength::Chunked,
     };

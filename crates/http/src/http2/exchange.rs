@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
-use proto::h2::ErrorCode;
+use proto::h2::{ErrorCode, frame};
 use proto::method::Method;
 
 use crate::exchange::Abort;
@@ -24,7 +24,7 @@ use crate::request::Request;
 use crate::response::{Field, Response};
 
 /// Bytes that the head of a frame takes.
-const FRAME_HEAD: u64 = proto::h2::frame::HEAD_LENGTH as u64;
+const FRAME_HEAD: u64 = frame::HEAD_LENGTH as u64;
 
 /// How much of a request's body may come ahead of a handler that reads it, in bytes.
 pub(super) const READING_WINDOW: u32 = 256 * 1024;
@@ -35,6 +35,8 @@ pub struct H2 {
     flow: Rc<Flow>,
     send_timeout: Duration,
     head_sent: bool,
+    /// The most bytes of the body that one frame has.
+    frame_size: u64,
     /// What is left of the announced length of the response's body.
     announced: Option<u64>,
     expects_trailers: bool,
@@ -51,6 +53,7 @@ impl H2 {
             flow: Rc::clone(flow),
             send_timeout: Duration::from_secs(60),
             head_sent: false,
+            frame_size: 1,
             announced: None,
             expects_trailers: false,
             trailers: Vec::new(),
@@ -164,6 +167,7 @@ impl H2 {
         head::write(request, &mut block);
         request.sent.bytes += FRAME_HEAD + block.len() as u64;
         let chunk_size = request.plan.core.http2_chunk_size;
+        self.frame_size = chunk_size.clamp(1, frame::SIZE_MAX_AT_FIRST as usize) as u64;
         let ends = !is_upgrade && (header_only || is_empty);
         self.shared.send_head(&self.flow, &block, ends, chunk_size);
         Ok(())
@@ -176,9 +180,7 @@ impl H2 {
         }
         let mut block = Vec::new();
         head::write_informational(103, fields, &mut block);
-        let sent = FRAME_HEAD + block.len() as u64;
-        request.sent.bytes += sent;
-        request.sent.body_bytes += sent;
+        request.sent.bytes += FRAME_HEAD + block.len() as u64;
         self.shared.send_head(&self.flow, &block, false, usize::MAX);
     }
 
@@ -194,6 +196,17 @@ impl H2 {
     pub async fn ended(&mut self) -> io::Result<()> {
         self.flow
             .taken(self.send_timeout, |flow| flow.has_ended())
+            .await
+    }
+
+    /// Waits until what is queued has been given to the transport.
+    ///
+    /// # Errors
+    /// As of [`ended`](Self::ended).
+    pub async fn emptied(&mut self) -> io::Result<()> {
+        self.shared.call();
+        self.flow
+            .taken(self.send_timeout, |flow| flow.queued() == 0)
             .await
     }
 
@@ -224,6 +237,8 @@ fn reset() -> Abort {
 }
 
 impl Wire for H2 {
+    const FRAMING_IS_OF_BODY: bool = false;
+
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
         self.shared.send(&self.flow, segment, length);
         if let Some(announced) = &mut self.announced {
@@ -233,7 +248,7 @@ impl Wire for H2 {
                 self.shared.send_end(&self.flow, &[]);
             }
         }
-        FRAME_HEAD
+        length.div_ceil(self.frame_size) * FRAME_HEAD
     }
 
     fn push_end(&mut self, request: &Request) -> u64 {

@@ -8,12 +8,20 @@ use crate::exchange::fields::{self, Line};
 use crate::request::Request;
 use crate::response::Field;
 
+/// Fields about a body, of which 204 says that there is none.
+const OF_CONTENT: [&[u8]; 2] = [b"Content-Type", b"Content-Length"];
+
 /// Writes the head of the request's response.
 pub fn write(request: &mut Request, out: &mut Vec<u8>) {
-    literal::status(request.response.status, out);
+    let status = request.response.status;
+    literal::status(status, out);
     let mut value = Vec::new();
     fields::for_each(request, |line| {
         if let Line::Field(name, parts) = line {
+            // As in nginx; a length must not stand there (RFC 9110, section 8.6).
+            if status == 204 && OF_CONTENT.contains(&name) {
+                return;
+            }
             value.clear();
             parts.iter().for_each(|part| append_value(part, &mut value));
             write_field(name, &value, out);

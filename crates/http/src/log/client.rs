@@ -125,6 +125,14 @@ pub fn http2_closed(connection: &Connection, unfinished: bool) {
     }
 }
 
+/// A connection of HTTP/2 has broken.
+pub fn http2_broken(connection: &Connection, cause: &io::Error) {
+    if cause.raw_os_error().is_some() {
+        let text = format_args!("recv() failed {} {PROCESSING}", Errno(cause));
+        write(connection, failure_level(cause), text);
+    }
+}
+
 /// A client has not sent the rest of a frame in time.
 pub fn http2_timed_out(connection: &Connection) {
     let text = format_args!("client timed out {TIMED_OUT} {PROCESSING}");
@@ -160,7 +168,11 @@ pub fn incomplete_head(connection: &Connection, request: &Request, timed_out: bo
 pub fn abort(request: &mut Request, abort: &Abort) {
     match abort {
         Abort::Closed(cause) if cause.raw_os_error().is_none() => {
-            error!(request, Info, "client prematurely closed connection");
+            let what = match request.client.h1() {
+                Some(_) => "connection",
+                None => "stream",
+            };
+            error!(request, Info, "client prematurely closed {what}");
         }
         Abort::Closed(cause) => {
             let doing = sending(request);
@@ -196,15 +208,29 @@ pub fn abort(request: &mut Request, abort: &Abort) {
             );
         }
         Abort::BadBody(text) => error!(request, Error, "{text}"),
-        Abort::BodyTooLarge { received, chunk } => error!(
-            request,
-            Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
-        ),
+        Abort::BodyTooLarge { received, chunk } => match request.client.h1() {
+            Some(_) => error!(
+                request,
+                Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
+            ),
+            None => {
+                let length = received.saturating_add(*chunk);
+                error!(
+                    request,
+                    Error, "client intended to send too large chunked body: {length} bytes"
+                );
+            }
+        },
+        // nginx says so of HTTP/2 alone.
+        Abort::BodyTimedOut => {
+            if request.client.h1().is_none() {
+                error!(request, Info, "client timed out {TIMED_OUT}");
+            }
+        }
         // Logged where it was found, or nothing is to be said of it.
         Abort::Upstream
         | Abort::UpstreamFraming
         | Abort::Filter
-        | Abort::BodyTimedOut
         | Abort::Unanswered(_)
         | Abort::Silently
         | Abort::Ended => {}

@@ -10,7 +10,7 @@ use super::hpack::{Decoded, Faults, Name};
 use crate::Span;
 use crate::h1::Field;
 use crate::head::{Head, Places, Refused};
-use crate::header::Known;
+use crate::header::{Known, KnownSet};
 
 /// The protocol as logs show it.
 pub const PROTOCOL: &[u8] = b"HTTP/2.0";
@@ -71,6 +71,8 @@ pub enum HeadFault {
     Te,
     /// Content-Length is no number, or there are two.
     ContentLength,
+    /// A field that a request has once: its name and value, and those of the one before it.
+    Twice([Span; 2], [Span; 2]),
     /// More fields than `max_headers`.
     TooMany,
     /// CONNECT, which is not for us.
@@ -93,7 +95,7 @@ impl HeadFault {
     pub fn is_malformed(self) -> bool {
         !matches!(
             self,
-            HeadFault::TooMany | HeadFault::Connect | HeadFault::Trace
+            HeadFault::TooMany | HeadFault::Twice(..) | HeadFault::Connect | HeadFault::Trace
         )
     }
 
@@ -128,6 +130,18 @@ impl HeadFault {
             HeadFault::Method(method) => quoted("invalid method", method),
             HeadFault::Scheme(scheme) => quoted("invalid :scheme header", scheme),
             HeadFault::Path(path) => quoted("invalid :path header", path),
+            HeadFault::Twice([name, value], [first_name, first_value]) => [
+                b"client sent duplicate header line: \"",
+                name.of(bytes),
+                b": ",
+                value.of(bytes),
+                b"\", previous value: \"",
+                first_name.of(bytes),
+                b": ",
+                first_value.of(bytes),
+                b"\"",
+            ]
+            .concat(),
             fixed => fixed.to_string().into_bytes(),
         }
     }
@@ -162,6 +176,7 @@ impl fmt::Display for HeadFault {
             HeadFault::ContentLength => {
                 write!(out, "client sent invalid \"Content-Length\" header")
             }
+            HeadFault::Twice(..) => write!(out, "client sent duplicate header line"),
             HeadFault::TooMany => write!(out, "client sent too many header lines"),
             HeadFault::Connect => write!(out, "client sent CONNECT method"),
             HeadFault::Trace => write!(out, "client sent TRACE method"),
@@ -255,6 +270,14 @@ impl<'a> HeadReader<'a> {
         }
         match known {
             Known::Cookie => self.cookies += 1,
+            // Two lengths make the request malformed, which is found out at its end.
+            known
+                if known != Known::ContentLength
+                    && KnownSet::UNIQUE.contains(known)
+                    && self.head.has(known) =>
+            {
+                return Err(self.twice(field, known));
+            }
             // Crumbs of cookies are not counted, as in nginx.
             _ if self.head.fields().len() - self.cookies >= self.rules.fields_max => {
                 return Err(HeadFault::TooMany);
@@ -267,6 +290,14 @@ impl<'a> HeadReader<'a> {
             known,
         });
         Ok(())
+    }
+
+    /// What is wrong with a field that has come before.
+    #[cold]
+    fn twice(&self, field: Decoded, known: Known) -> HeadFault {
+        let first = self.head.all(known).next();
+        let first = first.map_or([field.name, field.value], |first| [first.name, first.value]);
+        HeadFault::Twice([field.name, field.value], first)
     }
 
     /// Whether a field with something odd about it is kept, as in nginx.

@@ -108,7 +108,11 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(value);
         return true;
     }
-    match request.body.counted() {
+    let counted = match request.client.h1() {
+        Some(_) => request.body.counted(),
+        None => request.body.counted_whole(),
+    };
+    match counted {
         Some(length) => decimal(length, out),
         None => false,
     }

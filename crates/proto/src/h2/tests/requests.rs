@@ -405,6 +405,19 @@ fn the_length_of_a_body_is_a_number() {
 }
 
 #[test]
+fn some_fields_come_once() {
+    let read = read_more(&[("if-none-match", "a"), ("if-none-match", "b")]);
+    let fault = read.fault();
+    assert!(!fault.is_malformed() && fault.status() == 400, "{fault:?}");
+    let words = String::from_utf8(fault.words(&read.bytes)).unwrap();
+    assert_eq!(
+        words,
+        "client sent duplicate header line: \"if-none-match: b\", previous value: \"if-none-match: a\""
+    );
+    assert!(read_more(&[("accept", "a"), ("accept", "b")]).asked.is_ok());
+}
+
+#[test]
 fn crumbs_of_cookies_are_joined() {
     // Section 8.2.3: by a semicolon and a space; behind the other fields, as in nginx.
     let read = read_more(&[
