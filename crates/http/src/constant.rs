@@ -147,7 +147,7 @@ pub fn answer(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
         content_type: &kept.content_type,
         length: Some((dated.bytes.len() - dated.head_length) as u64),
     };
-    if !hot::permit(request, prebuilt) {
+    if !to.takes(dated.bytes.len() - dated.head_length) || !hot::permit(request, prebuilt) {
         return None;
     }
     request.response.status = kept.status;

@@ -110,6 +110,11 @@ pub trait Leaves {
         true
     }
 
+    /// Whether a response with so many bytes of body would leave at once and whole. Nothing here waits.
+    fn takes(&self, _: usize) -> bool {
+        true
+    }
+
     /// Takes a response of that form.
     fn leave(&mut self, request: &Request, response: &Dated);
 }
@@ -500,6 +505,14 @@ fn answer(
         true => Some(part_asked_for(request, entry)?),
         false => None,
     };
+    let length = match (status, part) {
+        (304, _) => 0,
+        (_, Some(part)) => (part.end - part.start) as usize,
+        _ => entry.body.len(),
+    };
+    if !to.takes(length) {
+        return None;
+    }
     let prebuilt = Prebuilt {
         status,
         content_type: &entry.content_type,

@@ -373,8 +373,11 @@ async fn send_piece(
                 length,
             } if chain.needs_bytes() => {
                 let mut reading = Reading::new(file, offset, length);
-                while let Some(piece) = reading.next().await? {
-                    send_filtered(request, exchange, chain, piece, false).await?;
+                while !reading.is_done() {
+                    exchange.room(request).await?;
+                    if let Some(piece) = reading.next(READ_SIZE).await? {
+                        send_filtered(request, exchange, chain, piece, false).await?;
+                    }
                 }
             }
             piece => send_filtered(request, exchange, chain, piece, false).await?,
@@ -398,7 +401,7 @@ async fn send_last(
         } if chain.needs_bytes() => {
             let mut reading = Reading::new(file, offset, length);
             let mut last = None;
-            while let Some(piece) = reading.next().await? {
+            while let Some(piece) = reading.next(READ_SIZE).await? {
                 if let Some(before) = last.replace(piece) {
                     send_filtered(request, exchange, chain, before, false).await?;
                 }
@@ -487,8 +490,11 @@ async fn send_one(
             length,
         } if !exchange.takes_file(length) => {
             let mut reading = Reading::new(file, offset, length);
-            while let Some(piece) = reading.next().await? {
-                exchange.send(request, piece).await?;
+            while !reading.is_done() {
+                let room = exchange.room(request).await?;
+                if let Some(piece) = reading.next(room).await? {
+                    exchange.send(request, piece).await?;
+                }
             }
             Ok(())
         }
@@ -538,7 +544,7 @@ async fn resolve(
                 length,
             } => {
                 let mut reading = Reading::new(file, offset, length);
-                while let Some(Piece::Bytes(bytes)) = reading.next().await? {
+                while let Some(Piece::Bytes(bytes)) = reading.next(READ_SIZE).await? {
                     value.extend_from_slice(&bytes);
                 }
             }
@@ -568,12 +574,17 @@ impl Reading {
         }
     }
 
-    /// The next piece; `None` at the end of the stretch.
-    async fn next(&mut self) -> Result<Option<Piece>, Abort> {
-        if self.range.is_empty() {
+    /// Whether its end has been reached.
+    fn is_done(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The next piece, of at most so many bytes; `None` at the end of the stretch.
+    async fn next(&mut self, most: u64) -> Result<Option<Piece>, Abort> {
+        if self.is_done() {
             return Ok(None);
         }
-        let length = (self.range.end - self.range.start).min(READ_SIZE);
+        let length = (self.range.end - self.range.start).min(most);
         let bytes = self
             .file
             .read_at(self.range.start, length as usize)

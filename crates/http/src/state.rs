@@ -149,6 +149,14 @@ pub struct Sent {
     pub body_bytes: u64,
 }
 
+impl Sent {
+    /// So many bytes of the body have not left, and will not.
+    pub fn take_back(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.body_bytes = self.body_bytes.saturating_sub(bytes);
+    }
+}
+
 /// How fast a response may leave, where not the directives say it.
 #[derive(Debug, Default)]
 pub struct Pacing {

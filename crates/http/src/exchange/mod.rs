@@ -24,7 +24,7 @@ use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
 use crate::http2::exchange::H2;
-use crate::output::Piece;
+use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
 use crate::response::{Field, last_modified};
 
@@ -277,6 +277,14 @@ impl Exchange {
                 stream.send_head(request);
                 Ok(())
             }
+        }
+    }
+
+    /// How many bytes of a file are worth reading for the client now; waits until some of them could leave.
+    pub async fn room(&mut self, request: &mut Request) -> Result<u64, Abort> {
+        match &mut self.protocol {
+            Protocol::H2(h2) => sender::room(&mut **h2, request).await,
+            _ => Ok(READ_SIZE),
         }
     }
 

@@ -16,14 +16,14 @@ use engine::select::{Either, either};
 use proto::h1::Version;
 
 use crate::exchange::Abort;
-use crate::output::Piece;
+use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
-
-/// Bytes queued for a client beyond which a handler waits for it.
-const BACKLOG_MAX: usize = 64 * 1024;
 
 /// What a response's body leaves by: a connection, or a stream of one.
 pub trait Wire {
+    /// Bytes queued for a client beyond which a handler waits for it.
+    const BACKLOG_MAX: usize = 64 * 1024;
+
     /// Whether `$body_bytes_sent` counts the framing: as in nginx, that of chunks, and not that of frames.
     const FRAMING_IS_OF_BODY: bool;
 
@@ -44,6 +44,19 @@ pub trait Wire {
     /// # Errors
     /// `TimedOut` where the client has taken nothing for the send timeout; those of the connection.
     fn drained(&mut self, limit: usize) -> impl Future<Output = io::Result<()>>;
+
+    /// Waits until bytes of the body could leave, where what is read before would only lie in memory. How many are worth reading now.
+    ///
+    /// # Errors
+    /// As of [`drained`](Wire::drained).
+    fn room(&mut self) -> impl Future<Output = io::Result<u64>> {
+        std::future::ready(Ok(READ_SIZE))
+    }
+
+    /// Whether nothing that is queued will leave any more.
+    fn is_gone(&self) -> bool {
+        false
+    }
 
     /// How long the client may take nothing.
     fn set_send_timeout(&mut self, timeout: Duration);
@@ -220,17 +233,27 @@ fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
 }
 
 /// Waits while the client has too much to take already.
-async fn wait_for_client(wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
-    if wire.backlog() <= BACKLOG_MAX {
+async fn wait_for_client<W: Wire>(wire: &mut W, request: &mut Request) -> Result<(), Abort> {
+    if wire.is_gone() {
+        return Err(Abort::Closed(io::ErrorKind::ConnectionReset.into()));
+    }
+    if wire.backlog() <= W::BACKLOG_MAX {
         return Ok(());
     }
-    wire.drained(BACKLOG_MAX).await.map_err(|error| {
-        // What it has not taken was not sent.
-        let unsent = wire.backlog() as u64;
-        request.sent.bytes = request.sent.bytes.saturating_sub(unsent);
-        request.sent.body_bytes = request.sent.body_bytes.saturating_sub(unsent);
-        error.into()
-    })
+    let drained = wire.drained(W::BACKLOG_MAX).await;
+    drained.map_err(|error| not_taken(wire, request, error))
+}
+
+/// See [`Wire::room`].
+pub async fn room(wire: &mut impl Wire, request: &mut Request) -> Result<u64, Abort> {
+    let room = wire.room().await;
+    room.map_err(|error| not_taken(wire, request, error))
+}
+
+/// The client takes no more: what it has not taken was not sent.
+fn not_taken(wire: &impl Wire, request: &mut Request, error: io::Error) -> Abort {
+    request.sent.take_back(wire.backlog() as u64);
+    error.into()
 }
 
 /// Sends nothing more until then. A client that leaves meanwhile ends the exchange.
@@ -342,7 +365,7 @@ mod tests {
             let mut sender = Sender::default();
             sender.begin(&mut wire, &mut request);
             assert_eq!(wire.timeout, Duration::from_secs(7));
-            let body = Piece::Bytes(vec![0; BACKLOG_MAX].into());
+            let body = Piece::Bytes(vec![0; Slow::BACKLOG_MAX].into());
             // One byte of framing more than may be queued.
             wire.delay = Duration::from_secs(6);
             let began = engine::now();
@@ -352,7 +375,7 @@ mod tests {
             let sent = sender.send(&mut wire, &mut request, body).await;
             assert!(matches!(sent, Err(Abort::TimedOut)));
             // What the client has not taken does not count.
-            let given = 2 * (BACKLOG_MAX as u64 + 3);
+            let given = 2 * (Slow::BACKLOG_MAX as u64 + 3);
             assert_eq!(request.sent.body_bytes, given - 1000);
         });
     }

@@ -22,7 +22,6 @@ use proto::base64;
 use proto::h1::BodyLength;
 use proto::h2::connection::Heads;
 use proto::h2::frame::PREFACE;
-use proto::h2::priority::Priority;
 use proto::h2::request::{Asked, HeadFault, Rules};
 use proto::h2::{ErrorCode, Event, Limits, Violation};
 use proto::head::Head;
@@ -37,7 +36,7 @@ use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
 use crate::hot::{self, Dated, Form, Leaves};
 use crate::http2::exchange::H2;
-use crate::http2::stream::{Flow, IN_TRANSPORT_MAX, Shared};
+use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, Shared};
 use crate::plan::Server;
 use crate::request::{self, Request};
 use crate::{ending, error_page, log, pool};
@@ -278,10 +277,15 @@ impl<'a> Talk<'a> {
                 Ok(is_held_up) => is_held_up,
                 Err(violation) => return End::Violated(violation),
             };
-            let is_full = self.shared.flush();
+            let flushed = self.shared.flush();
             if self.ends() {
                 return End::Done;
             }
+            if flushed == Flushed::ForNow {
+                engine::yield_now().await;
+                continue;
+            }
+            let is_full = flushed == Flushed::Full;
             let woken = match self.wait(is_held_up, is_full).await {
                 Some(woken) => woken,
                 None => return End::Done,
@@ -295,11 +299,8 @@ impl<'a> Talk<'a> {
                 Woken::Received(Ok(_)) => {
                     let unfinished = self.within_frame_since.is_some() || self.live() > 0;
                     log::http2_closed(&self.shared.connection, unfinished);
-                    // It may be we who want it to end, to make room.
-                    return match unfinished {
-                        true => End::Gone,
-                        false => End::Closed,
-                    };
+                    // It may be we who want it to end, to make room. What has been sent is still the client's.
+                    return End::Closed;
                 }
                 Woken::Received(Err(error)) if error.kind() == ErrorKind::TimedOut => {
                     return match self.within_frame_since {
@@ -442,7 +443,7 @@ impl<'a> Talk<'a> {
                         log::http2_reset(&connection, stream, code);
                     }
                     if let Some(flow) = self.flow(stream) {
-                        flow.lose();
+                        self.shared.lose(&flow);
                     }
                 }
                 Event::Malformed { stream, fault } => {
@@ -524,7 +525,7 @@ impl<'a> Talk<'a> {
                 return;
             }
         }
-        let priority = priority_of(&request);
+        let priority = self.shared.priority_of(&request);
         let length = match protocol {
             None => asked.ok().and_then(|asked| asked.content_length),
             Some(_) => None, // what comes is no body
@@ -625,44 +626,20 @@ impl Leaves for AtOnce<'_> {
         is_spoken_by(request)
     }
 
+    fn takes(&self, length: usize) -> bool {
+        self.shared.with(|machine| machine.lets_go(length))
+    }
+
     fn leave(&mut self, request: &Request, response: &Dated) {
         let block = response.bytes.get(..response.head_length);
-        let body = response.bytes.slice(response.head_length..);
-        let core = &request.plan.core;
-        let waiting = self.shared.answer(
+        let body = response.bytes.get(response.head_length..);
+        let has_left = self.shared.answer(
             self.stream,
             block.unwrap_or_default(),
-            body,
-            core.http2_chunk_size,
-            priority_of(request),
+            body.unwrap_or_default(),
+            request.plan.core.http2_chunk_size,
         );
-        if let Some(flow) = waiting {
-            let place = Place {
-                shared: Rc::clone(self.shared),
-                flow,
-            };
-            engine::spawn(follow(place, core.send_timeout));
-        }
-    }
-}
-
-/// How urgent the client says that a request is.
-fn priority_of(request: &Request) -> Priority {
-    let priority = request.client.value_named(b"priority");
-    priority.map(Priority::parse).unwrap_or_default()
-}
-
-/// Waits for the rest of a response from memory to leave; a client that gives no credit for it is not waited for any longer than
-/// for any other response.
-async fn follow(place: Place, send_timeout: Duration) {
-    let mut h2 = H2::new(&place.shared, &place.flow, false);
-    h2.set_send_timeout(send_timeout);
-    if let Err(error) = h2.ended().await {
-        let timed_out = error.kind() == ErrorKind::TimedOut;
-        if timed_out {
-            log::http2_timed_out(&place.shared.connection);
-        }
-        h2.break_off(timed_out);
+        debug_assert!(has_left, "`takes` has said that it would");
     }
 }
 
@@ -674,9 +651,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared
-            .with(|machine| machine.release(self.flow.number));
-        self.shared.call();
+        self.shared.release(&self.flow);
     }
 }
 
@@ -743,6 +718,11 @@ async fn serve_one(
             true => h2.ended().await,
             false => Err(ErrorKind::Other.into()),
         };
+        if complete && ended.is_err() {
+            request.sent.complete = false;
+            request.sent.take_back(flow.queued());
+        }
+        request.sent.take_back(flow.lost());
         if let Err(error) = ended {
             let late = error.kind() == ErrorKind::TimedOut;
             match &outcome {

@@ -18,7 +18,7 @@ use proto::method::Method;
 use crate::exchange::Abort;
 use crate::exchange::sender::Wire;
 use crate::http2::head;
-use crate::http2::stream::{Flow, Shared};
+use crate::http2::stream::{AHEAD_MAX, Flow, Shared};
 use crate::http2::tunnel::Tunnel;
 use crate::request::Request;
 use crate::response::{Field, Response};
@@ -194,9 +194,7 @@ impl H2 {
     /// # Errors
     /// `TimedOut` where the client gives no credit for the send timeout; `ConnectionReset` where it has ended the stream.
     pub async fn ended(&mut self) -> io::Result<()> {
-        self.flow
-            .taken(self.send_timeout, |flow| flow.has_ended())
-            .await
+        self.wait(|flow| flow.has_ended()).await
     }
 
     /// Waits until what is queued has been given to the transport.
@@ -205,9 +203,12 @@ impl H2 {
     /// As of [`ended`](Self::ended).
     pub async fn emptied(&mut self) -> io::Result<()> {
         self.shared.call();
-        self.flow
-            .taken(self.send_timeout, |flow| flow.queued() == 0)
-            .await
+        self.wait(|flow| flow.queued() == 0).await
+    }
+
+    async fn wait(&self, is_done: impl Fn(&Flow) -> bool) -> io::Result<()> {
+        let look = |flow: &Flow| is_done(flow).then_some(());
+        self.shared.wait(&self.flow, self.send_timeout, look).await
     }
 
     /// Ends a stream whose response will not be completed.
@@ -237,6 +238,7 @@ fn reset() -> Abort {
 }
 
 impl Wire for H2 {
+    const BACKLOG_MAX: usize = AHEAD_MAX;
     const FRAMING_IS_OF_BODY: bool = false;
 
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
@@ -265,9 +267,28 @@ impl Wire for H2 {
     }
 
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
-        self.flow
-            .taken(self.send_timeout, |flow| flow.queued() <= limit as u64)
+        self.wait(|flow| flow.queued() <= limit as u64).await
+    }
+
+    async fn room(&mut self) -> io::Result<u64> {
+        if let Some(room) = self.shared.room(&self.flow) {
+            return Ok(room);
+        }
+        let flow = &self.flow;
+        if flow.has_begun() || flow.queued() > 0 {
+            // A little lies ready, so that its next turn does not find it empty-handed.
+            self.wait(|flow| flow.queued() <= AHEAD_MAX as u64 / 2 && flow.has_begun())
+                .await?;
+            return Ok((AHEAD_MAX as u64).saturating_sub(flow.queued()));
+        }
+        self.shared.ask(flow);
+        self.shared
+            .wait(flow, self.send_timeout, Flow::take_granted)
             .await
+    }
+
+    fn is_gone(&self) -> bool {
+        self.flow.is_gone() && !self.flow.has_ended()
     }
 
     fn set_send_timeout(&mut self, timeout: Duration) {

@@ -19,11 +19,19 @@ use proto::h2::{self, ErrorCode, StreamFault};
 
 use crate::connection::Connection;
 use crate::http2::head;
+use crate::output::READ_SIZE;
+use crate::request::Request;
 use crate::response::Field;
 
 /// Bytes that may be with the transport at once: enough to keep a fast client busy, few enough that what is more urgent does
 /// not wait long behind them.
 pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
+
+/// Bytes of a body that a stream has queued beyond which its task reads no more.
+pub const AHEAD_MAX: usize = 16 * 1024;
+
+/// The least that is read of a file, however small the client's windows are.
+const READ_MIN: u64 = 1024;
 
 /// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
 const COPIED_MAX: usize = 4 * 1024;
@@ -40,6 +48,15 @@ pub struct Flow {
     /// What is to be sent of the response's body.
     queue: RefCell<VecDeque<Segment>>,
     queued: Cell<u64>,
+    /// What the stream's end has cut off of that.
+    lost: Cell<u64>,
+    /// Its task has nothing queued and would read more, and how much it may then.
+    asks: Cell<bool>,
+    granted: Cell<Option<u64>>,
+    /// Some of the body has left, or was allowed to.
+    has_begun: Cell<bool>,
+    /// Since something was queued last others have waited for its task to go on.
+    was_waited_for: Cell<bool>,
     /// Nothing follows what is queued but this: trailers, which may be none.
     end: RefCell<Option<Vec<u8>>>,
     /// The last frame has been given to the transport.
@@ -63,20 +80,6 @@ impl Flow {
             number,
             ..Flow::default()
         }
-    }
-
-    /// A stream that only has this body to send.
-    fn of_body(number: u32, body: Bytes, chunk_size: usize) -> Flow {
-        let flow = Flow {
-            number,
-            chunk_size: Cell::new(chunk_size),
-            received_all: Cell::new(true),
-            ..Flow::default()
-        };
-        flow.queued.set(body.len() as u64);
-        flow.queue.borrow_mut().push_back(Segment::Bytes(body));
-        flow.end.replace(Some(Vec::new()));
-        flow
     }
 
     /// A part of the request's body has come.
@@ -113,14 +116,25 @@ impl Flow {
         self.received_all.set(true);
     }
 
-    /// The stream has ended before its end.
-    pub fn lose(&self) {
-        self.gone.set(true);
+    /// Forgets what is queued; how much that was.
+    fn forget(&self) -> u64 {
         self.queue.borrow_mut().clear();
-        self.queued.set(0);
-        self.received.take();
-        self.wake_reader();
-        self.wake_writer();
+        self.queued.take()
+    }
+
+    /// Bytes of the response's body that were queued when the client ended the stream.
+    pub fn lost(&self) -> u64 {
+        self.lost.get()
+    }
+
+    /// Whether some of the body has left, or was allowed to.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun.get()
+    }
+
+    /// What its task may read, since it was told that it may.
+    pub fn take_granted(&self) -> Option<u64> {
+        self.granted.take()
     }
 
     /// Whether it has.
@@ -180,39 +194,18 @@ impl Flow {
         }
     }
 
-    /// Waits for the client to take the response, until `is_done` and for as long as it takes some of it.
-    ///
-    /// # Errors
-    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the stream.
-    pub async fn taken(
-        &self,
-        timeout: Duration,
-        is_done: impl Fn(&Flow) -> bool,
-    ) -> io::Result<()> {
-        loop {
-            let before = self.queued();
-            let progress = poll_fn(|context| {
-                self.poll_sent(context.waker(), |flow| match is_done(flow) {
-                    true => Some(Ok(true)),
-                    false if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
-                    false => (flow.queued() < before).then_some(Ok(false)),
-                })
-            });
-            match either(progress, engine::sleep(timeout)).await {
-                Either::First(Ok(true)) => return Ok(()),
-                Either::First(Ok(false)) => {}
-                Either::First(Err(error)) => return Err(error),
-                Either::Second(()) => return Err(io::ErrorKind::TimedOut.into()),
-            }
-        }
-    }
-
     fn wake_reader(&self) {
         self.reader.take().into_iter().for_each(Waker::wake);
     }
 
     fn wake_writer(&self) {
         self.writer.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether all that was queued has left, and its task is to go on before it is others' turn; said once.
+    fn may_go_on(&self) -> bool {
+        let is_whole = self.end.borrow().is_some() || self.ended.get() || self.gone.get();
+        self.queued() == 0 && !is_whole && !self.was_waited_for.replace(true)
     }
 
     /// Takes at most so many bytes off the front of what is queued.
@@ -251,6 +244,17 @@ impl Flow {
     }
 }
 
+/// What became of what might leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// The transport has it.
+    All,
+    /// There is more that the transport has no room for.
+    Full,
+    /// The task of the stream whose turn it was may have more in a moment; others wait for it that long, and no longer.
+    ForNow,
+}
+
 /// A connection, as all that work for it see it.
 pub struct Shared {
     /// The client's connection.
@@ -258,6 +262,12 @@ pub struct Shared {
     machine: RefCell<h2::Connection<Rc<Flow>>>,
     /// Frames that have not been given to the transport: heads, and the bodies that came with them.
     out: RefCell<Vec<u8>>,
+    /// Bytes that are queued on all streams.
+    queued: Cell<u64>,
+    /// Bytes of bodies that have been given to the transport.
+    sent: Cell<u64>,
+    /// A request of the client has said how urgent it is.
+    says_priorities: Cell<bool>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -270,6 +280,9 @@ impl Shared {
             connection: Rc::clone(connection),
             machine: RefCell::new(h2::Connection::new(limits)),
             out: RefCell::default(),
+            queued: Cell::new(0),
+            sent: Cell::new(0),
+            says_priorities: Cell::new(false),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -295,27 +308,25 @@ impl Shared {
         false
     }
 
-    /// Answers a request at once, head and body. What the windows do not let go waits: somebody has to see to it that it leaves
-    /// or is given up, and then to release the stream.
+    /// Answers a request at once, head and body, where the windows let them go; whether they do.
     #[must_use]
-    pub fn answer(
-        &self,
-        stream: u32,
-        block: &[u8],
-        body: Bytes,
-        chunk_size: usize,
-        priority: Priority,
-    ) -> Option<Rc<Flow>> {
-        let mut machine = self.machine.borrow_mut();
+    pub fn answer(&self, stream: u32, block: &[u8], body: &[u8], chunk_size: usize) -> bool {
         let mut out = self.out.borrow_mut();
-        if machine.answer(stream, block, &body, chunk_size, &mut out) {
-            return None;
+        self.with(|machine| machine.answer(stream, block, body, chunk_size, &mut out))
+    }
+
+    /// How urgent the client says that a request is. Responses for one that never says such things take turns, as nginx has them.
+    pub fn priority_of(&self, request: &Request) -> Priority {
+        match request.client.value_named(b"priority") {
+            Some(value) => {
+                self.says_priorities.set(true);
+                Priority::parse(value)
+            }
+            None => Priority {
+                incremental: !self.says_priorities.get(),
+                ..Priority::default()
+            },
         }
-        let flow = Rc::new(Flow::of_body(stream, body, chunk_size));
-        machine.open(stream, true, None, priority, Rc::clone(&flow));
-        machine.put_head(stream, block, false, &mut out);
-        machine.wants_to_send(stream);
-        Some(flow)
     }
 
     /// Sends the head of a response; `ends` where no body follows.
@@ -336,6 +347,8 @@ impl Shared {
             return;
         }
         flow.queued.set(flow.queued.get() + length);
+        flow.was_waited_for.set(false);
+        self.queued.set(self.queued.get() + length);
         flow.queue.borrow_mut().push_back(segment);
         self.with(|machine| machine.wants_to_send(flow.number));
         self.call();
@@ -378,20 +391,18 @@ impl Shared {
         self.call();
     }
 
-    /// Gives the transport what may leave, as far as it takes it; whether there is more that the transport has no room for.
-    pub fn flush(&self) -> bool {
+    /// Gives the transport what may leave, as far as it takes it.
+    pub fn flush(&self) -> Flushed {
         let transport = &self.connection.stream;
         let mut out = std::mem::take(&mut *self.out.borrow_mut());
         let mut in_transport = transport.backlog();
         self.put_control(&mut out);
-        let mut is_full = false;
-        loop {
+        let flushed = loop {
             if in_transport + out.len() >= IN_TRANSPORT_MAX {
-                is_full = true;
-                break;
+                break Flushed::Full;
             }
             let Some((number, allowed)) = self.with(h2::Connection::turn) else {
-                break;
+                break Flushed::All;
             };
             let flow = self.with(|machine| {
                 let stream = machine.stream(number)?;
@@ -403,15 +414,19 @@ impl Shared {
             in_transport += self.send_part(&flow, allowed.min(flow.chunk_size.get()), &mut out);
             // Settings and pings are answered before the rest of a body.
             self.put_control(&mut out);
-        }
+            if flow.may_go_on() {
+                break Flushed::ForNow;
+            }
+        };
         if !out.is_empty() {
             transport.push(Segment::Bytes(out.into()));
         }
-        if transport.backlog() > 0 {
+        // What may follow at once leaves along with it.
+        if flushed != Flushed::ForNow && transport.backlog() > 0 {
             self.connection.finish_response();
             self.connection.send_finished();
         }
-        is_full
+        flushed
     }
 
     /// Frames that go before all else.
@@ -425,8 +440,18 @@ impl Shared {
             .unwrap_or(usize::MAX)
             .min(most);
         if length == 0 {
-            if flow.queued() == 0 && flow.end.borrow().is_some() {
+            if flow.queued() > 0 {
+                return 0;
+            }
+            if flow.end.borrow().is_some() {
                 self.put_end(flow, out);
+            } else if flow.asks.take() {
+                let room = self.with(|machine| machine.allowance(flow.number, 0));
+                let room = room.clamp(READ_MIN, READ_SIZE);
+                flow.granted.set(Some(room));
+                flow.has_begun.set(true);
+                flow.wake_writer();
+                return room as usize;
             }
             return 0;
         }
@@ -438,6 +463,10 @@ impl Shared {
         let ends = is_last && has_end && !has_trailers;
         let head = self.with(|machine| machine.sent(flow.number, length, ends, !is_last));
         out.extend_from_slice(&head);
+        self.queued
+            .set(self.queued.get().saturating_sub(length as u64));
+        self.sent.set(self.sent.get() + length as u64);
+        flow.has_begun.set(true);
         let (mut left, mut passed_on) = (length, 0);
         while left > 0
             && let Some((part, taken)) = flow.take_queued(left)
@@ -469,12 +498,86 @@ impl Shared {
         self.out.borrow().len()
     }
 
+    /// How many bytes a stream's task may read now, for they could leave soon; `None` where it has to wait.
+    pub fn room(&self, flow: &Flow) -> Option<u64> {
+        let waiting = flow.queued();
+        let ahead = self.connection.stream.backlog() as u64 + self.queued.get();
+        if waiting > AHEAD_MAX as u64 || ahead >= IN_TRANSPORT_MAX as u64 {
+            return None;
+        }
+        let allowance = self.with(|machine| machine.allowance(flow.number, waiting));
+        (allowance > 0).then_some(allowance.clamp(READ_MIN, READ_SIZE))
+    }
+
+    /// Tells a stream's task when it is its turn, and that the client's windows are open ([`Flow::take_granted`]).
+    pub fn ask(&self, flow: &Flow) {
+        flow.asks.set(true);
+        self.with(|machine| machine.wants_to_send(flow.number));
+        self.call();
+    }
+
+    /// Waits for something about the response of a stream, for as long as the client takes some of it, or of others whose turn comes
+    /// before its own.
+    ///
+    /// # Errors
+    /// `TimedOut` where it takes nothing for `timeout`; `ConnectionReset` where it has ended the stream.
+    pub async fn wait<T>(
+        &self,
+        flow: &Flow,
+        timeout: Duration,
+        look: impl Fn(&Flow) -> Option<T>,
+    ) -> io::Result<T> {
+        loop {
+            let (before, sent_before) = (flow.queued(), self.sent.get());
+            let progress = poll_fn(|context| {
+                flow.poll_sent(context.waker(), |flow| match look(flow) {
+                    Some(found) => Some(Ok(Some(found))),
+                    None if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                    None => (flow.queued() < before).then_some(Ok(None)),
+                })
+            });
+            match either(progress, engine::sleep(timeout)).await {
+                Either::First(Ok(Some(found))) => return Ok(found),
+                Either::First(Ok(None)) => {}
+                Either::First(Err(error)) => return Err(error),
+                Either::Second(()) => {
+                    let awaits_turn = self.with(|machine| machine.awaits_turn(flow.number));
+                    if !awaits_turn || self.sent.get() == sent_before {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stream has ended before its end.
+    pub fn lose(&self, flow: &Flow) {
+        let lost = self.forget(flow);
+        flow.lost.set(flow.lost.get() + lost);
+        flow.gone.set(true);
+        flow.received.take();
+        flow.wake_reader();
+        flow.wake_writer();
+    }
+
+    fn forget(&self, flow: &Flow) -> u64 {
+        let forgotten = flow.forget();
+        self.queued.set(self.queued.get().saturating_sub(forgotten));
+        forgotten
+    }
+
+    /// Lets go of a stream: its place is free for another.
+    pub fn release(&self, flow: &Flow) {
+        self.forget(flow);
+        self.with(|machine| machine.release(flow.number));
+        self.call();
+    }
+
     /// All streams have ended with their connection.
     pub fn lose_all(&self) {
-        let mut flows: Vec<Rc<Flow>> =
-            self.with(|machine| machine.users().map(Rc::clone).collect());
-        // In their order, so that every run of the same connection is the same.
-        flows.sort_unstable_by_key(|flow| flow.number);
-        flows.iter().for_each(|flow| flow.lose());
+        let flows: Vec<Rc<Flow>> = self.with(|machine| machine.users().map(Rc::clone).collect());
+        for flow in flows {
+            self.lose(&flow);
+        }
     }
 }

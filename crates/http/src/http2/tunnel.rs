@@ -73,9 +73,8 @@ impl Duplex for Tunnel {
     }
 
     fn drained(&self, limit: usize) -> impl Future<Output = io::Result<()>> {
-        let timeout = self.send_timeout.get();
-        self.flow
-            .taken(timeout, move |flow| flow.queued() <= limit as u64)
+        let look = move |flow: &Flow| (flow.queued() <= limit as u64).then_some(());
+        self.shared.wait(&self.flow, self.send_timeout.get(), look)
     }
 
     fn set_send_timeout(&self, timeout: Duration) {

@@ -12,10 +12,10 @@ use base::hash::Map;
 
 use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
-use super::hpack::{Decoder, Name, Outcome};
+use super::hpack::{Decoder, Outcome};
 use super::meter::{self, Meter};
 use super::priority::{Priority, Schedule};
-use super::request::{Asked, HeadFault, HeadReader, Rules};
+use super::request::{Asked, HeadFault, HeadReader, Rules, may_trail};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 use super::signals::depends_on;
 use super::stream::Stream;
@@ -527,9 +527,11 @@ impl<S> Connection<S> {
         if stream == 0 || stream > self.last_stream || stream.is_multiple_of(2) {
             return Err(Violation::Identifier("DATA"));
         }
+        // Of neither kind is the last of a body; padding is not data.
+        let data = length - u32::from(head.has(flags::PADDED)) - padding;
         if length == 0 && !ends {
             self.count_empty()?;
-        } else if length < SMALL_DATA
+        } else if data < SMALL_DATA
             && !ends
             && self
                 .meters
@@ -547,7 +549,6 @@ impl<S> Connection<S> {
             frame::put_window_update(&mut self.control, 0, credit);
             self.receive_window = WINDOW_MAX;
         }
-        let data = length - u32::from(head.has(flags::PADDED)) - padding;
         let fault = self.judge_body(stream, length, data, ends);
         self.awaits = Awaits::Body(Body {
             stream,
@@ -737,13 +738,13 @@ impl<S> Connection<S> {
         let begins = stream > self.last_stream;
         if !begins {
             // Trailers, which nobody hears of; or a request that we have reset.
-            let mut has_pseudo = false;
+            let mut malformed = false;
             self.decoder
                 .decode(block, list_size_max, heads.bytes, |field, _| {
-                    has_pseudo |= !matches!(field.which, Name::Field(_));
+                    malformed |= !may_trail(field);
                 })
                 .map_err(Violation::Compression)?;
-            return self.trailers(stream, ends, has_pseudo);
+            return self.trailers(stream, ends, malformed);
         }
         // It counts as begun, whatever comes of it.
         let steps = (stream - self.last_stream) / 2 + u32::from(self.last_stream == 0);

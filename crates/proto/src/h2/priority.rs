@@ -2,8 +2,8 @@
 //!
 //! A client says it in the field `priority` or in a PRIORITY_UPDATE frame. Urgency 0 goes before 7; within one urgency responses
 //! that are used only whole go one after the other, in the order of their requests, and those that are used as they come
-//! (`i`) take turns. So that the last urgency is not starved by a client that keeps asking for more urgent things, every
-//! sixteenth turn is that of the urgency which has waited longest.
+//! (`i`) take turns. So that nothing is starved by a client that keeps asking for more urgent things, or by a response without an end, every
+//! sixteenth turn is that of the urgency which has waited longest, and within it goes round.
 
 use std::collections::VecDeque;
 
@@ -76,6 +76,15 @@ impl Lane {
         self.whole.is_empty() && self.shared.is_empty()
     }
 
+    /// The next one where none may wait for ever: those that are used whole take turns, too, as if they stood in a circle.
+    fn next_in_circle(&mut self, turn: u32) -> Option<u32> {
+        let length = u32::try_from(self.whole.len()).unwrap_or(u32::MAX);
+        match (turn / FAIR_SHARE).checked_rem(length) {
+            Some(place) => self.whole.remove(place as usize),
+            None => self.shared.pop_front(),
+        }
+    }
+
     fn next(&mut self) -> Option<u32> {
         let shared_first = self.shared_next;
         self.shared_next = !shared_first;
@@ -109,12 +118,16 @@ impl Schedule {
         let turn = self.turns.wrapping_add(1);
         self.turns = turn;
         let mut waiting = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
-        let lane = match turn.is_multiple_of(FAIR_SHARE) {
+        let is_fair = turn.is_multiple_of(FAIR_SHARE);
+        let lane = match is_fair {
             false => waiting.next(),
             true => waiting.max_by_key(|lane| turn.wrapping_sub(lane.since)),
         }?;
         lane.since = turn;
-        lane.next()
+        match is_fair {
+            false => lane.next(),
+            true => lane.next_in_circle(turn),
+        }
     }
 
     /// Takes a stream out that waits with this priority.
@@ -198,6 +211,26 @@ mod tests {
             assert!(turns < 2 * FAIR_SHARE);
             schedule.add(3, of(0, true));
         }
+    }
+
+    #[test]
+    fn a_response_without_an_end_starves_none_of_its_urgency() {
+        let mut schedule = Schedule::default();
+        for stream in [1, 3, 5, 7] {
+            schedule.add(stream, of(3, false));
+        }
+        let mut turns = std::collections::BTreeMap::new();
+        for _ in 0..40 * FAIR_SHARE {
+            let stream = schedule.take().unwrap();
+            *turns.entry(stream).or_insert(0) += 1;
+            schedule.add(stream, of(3, false));
+        }
+        // Most are still those of the first.
+        assert_eq!(turns[&1], 40 * 15 + 10);
+        assert!(
+            [3, 5, 7].iter().all(|stream| turns[stream] == 10),
+            "{turns:?}"
+        );
     }
 
     #[test]

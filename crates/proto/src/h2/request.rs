@@ -257,15 +257,7 @@ impl<'a> HeadReader<'a> {
             self.head.ignore(field.name);
             return Ok(());
         }
-        let named = match known {
-            Known::Connection => Some("Connection"),
-            Known::KeepAlive => Some("Keep-Alive"),
-            Known::ProxyConnection => Some("Proxy-Connection"),
-            Known::TransferEncoding => Some("Transfer-Encoding"),
-            Known::Upgrade => Some("Upgrade"),
-            _ => None,
-        };
-        if let Some(name) = named {
+        if let Some(name) = of_connection(known) {
             return Err(HeadFault::OfConnection(name));
         }
         match known {
@@ -303,17 +295,10 @@ impl<'a> HeadReader<'a> {
     /// Whether a field with something odd about it is kept, as in nginx.
     #[cold]
     fn is_kept(&self, field: Decoded) -> Result<bool, HeadFault> {
-        let bad_name = Faults::NAME_EMPTY
-            .or(Faults::NAME_CAPITAL)
-            .or(Faults::NAME_INVALID)
-            .or(Faults::NAME_NOT_ASCII);
-        if field.faults.has(bad_name) {
+        if field.faults.has(BAD_NAME) {
             return Err(HeadFault::Name(field.name));
         }
-        if field
-            .faults
-            .has(Faults::VALUE_INVALID.or(Faults::VALUE_SPACE))
-        {
+        if field.faults.has(BAD_VALUE) {
             return Err(HeadFault::Value(field.name, field.value));
         }
         let unusual = field.faults.has(Faults::NAME_UNUSUAL)
@@ -325,10 +310,7 @@ impl<'a> HeadReader<'a> {
         if self.in_fields {
             return Err(HeadFault::OutOfOrder);
         }
-        if field
-            .faults
-            .has(Faults::VALUE_INVALID.or(Faults::VALUE_SPACE))
-        {
+        if field.faults.has(BAD_VALUE) {
             return Err(HeadFault::Value(field.name, field.value));
         }
         let (place, name) = match field.which {
@@ -525,6 +507,37 @@ impl<'a> HeadReader<'a> {
             Some(number) if digits && lengths.next().is_none() => Ok(u64::try_from(number).ok()),
             _ => Err(HeadFault::ContentLength),
         }
+    }
+}
+
+/// What no name of a field may be.
+const BAD_NAME: Faults = Faults::NAME_EMPTY
+    .or(Faults::NAME_CAPITAL)
+    .or(Faults::NAME_INVALID)
+    .or(Faults::NAME_NOT_ASCII);
+
+/// What no value may be.
+const BAD_VALUE: Faults = Faults::VALUE_INVALID.or(Faults::VALUE_SPACE);
+
+/// The name of a field of the connection, which HTTP/2 has not (RFC 9113, section 8.2.2).
+fn of_connection(known: Known) -> Option<&'static str> {
+    match known {
+        Known::Connection => Some("Connection"),
+        Known::KeepAlive => Some("Keep-Alive"),
+        Known::ProxyConnection => Some("Proxy-Connection"),
+        Known::TransferEncoding => Some("Transfer-Encoding"),
+        Known::Upgrade => Some("Upgrade"),
+        _ => None,
+    }
+}
+
+/// Whether a field may stand in trailers: not a pseudo-field, and nothing that makes a message malformed (sections 8.1 to 8.2.2).
+pub fn may_trail(field: Decoded) -> bool {
+    match field.which {
+        Name::Field(known) => {
+            !field.faults.has(BAD_NAME.or(BAD_VALUE)) && of_connection(known).is_none()
+        }
+        _ => false,
     }
 }
 

@@ -133,8 +133,19 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Whether a response with so many bytes of body may leave at once: the windows let it go, and nobody waits who would be passed.
+    #[must_use]
+    pub fn lets_go(&self, length: usize) -> bool {
+        let window = self.send_window.min(i64::from(self.peer.initial_window));
+        let none_waits = self
+            .schedule
+            .as_ref()
+            .is_none_or(|schedule| schedule.is_empty());
+        length == 0 || none_waits && length as i64 <= window
+    }
+
     /// Answers a request at once whose stream has not been opened, head and body, in frames of at most `chunk_size` bytes, if
-    /// it has no body, or the windows allow that and nobody else waits; else nothing happens.
+    /// it may ([`lets_go`](Self::lets_go)); else nothing happens.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -143,12 +154,7 @@ impl<S> Connection<S> {
         chunk_size: usize,
         out: &mut Vec<u8>,
     ) -> bool {
-        let window = self.send_window.min(i64::from(self.peer.initial_window));
-        let waits = self
-            .schedule
-            .as_ref()
-            .is_some_and(|schedule| !schedule.is_empty());
-        if !body.is_empty() && (waits || body.len() as i64 > window) {
+        if !self.lets_go(body.len()) {
             return false;
         }
         self.move_control(out);
@@ -215,6 +221,24 @@ impl<S> Connection<S> {
             let schedule = self.schedule.get_or_insert_default();
             schedule.add(stream, known.priority);
         }
+    }
+
+    /// How many bytes of a stream's body all windows let go now beside so many that wait already.
+    #[must_use]
+    pub fn allowance(&self, stream: u32, waiting: u64) -> u64 {
+        let Some(known) = self.streams.get(&stream).filter(|known| known.sends) else {
+            return 0;
+        };
+        let window = u64::try_from(known.send_window.min(self.send_window)).unwrap_or_default();
+        window.saturating_sub(waiting)
+    }
+
+    /// Whether a stream waits for nothing but its turn.
+    #[must_use]
+    pub fn awaits_turn(&self, stream: u32) -> bool {
+        self.streams
+            .get(&stream)
+            .is_some_and(|known| known.scheduled)
     }
 
     /// Whose turn it is to send, and at most how many bytes in one frame. `None`: nobody may, or has something to.
@@ -287,12 +311,6 @@ impl<S> Connection<S> {
             frame::put_reset(&mut self.control, stream, code);
             self.forgive(stream);
         }
-    }
-
-    /// Resets a stream that was answered at once, or never opened.
-    pub fn reset_unopened(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        frame::put_reset(out, stream, code);
-        self.forgive(stream);
     }
 
     /// What is still to come of a stream's request has no meaning, and is no fault.
