@@ -182,7 +182,7 @@ pub(super) const fn decoded_length_max(length: usize) -> usize {
 /// Appends what an encoded text says: [`decoded_length_max`] bytes at most.
 ///
 /// # Errors
-/// Where it contains the code of the end, or does not end with the beginning of that code, of seven bits at most.
+/// Where it contains the code of the end, or does not end with the beginning of that code, of eight bits at most.
 pub(super) fn decode(source: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
     out.resize(start + decoded_length_max(source.len()) + ROUND_BYTES, 0);
