@@ -9,14 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use proto::h2::ErrorCode;
+
 use crate::case::{Case, Step};
 use crate::server::FIXTURE_TIME;
 use crate::tls::{Client, Offer, Secured};
 
 /// How long an answer may take.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
+pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
 /// How long a connection that should stay open is watched, once the server has gone round its loop.
-const WATCH_TIME: Duration = Duration::from_millis(5);
+pub(crate) const WATCH_TIME: Duration = Duration::from_millis(5);
 
 /// What one case's connection saw.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ pub(crate) struct Conversation {
     /// The client's own port.
     pub(crate) port: u16,
     pub(crate) elapsed: Duration,
+    /// It was one over HTTP/2.
+    pub(crate) is_http2: bool,
 }
 
 /// One response, interim ones included.
@@ -45,6 +49,8 @@ pub(crate) struct Response {
     pub(crate) head: bool,
     /// The connection ended before the response did.
     pub(crate) cut_short: bool,
+    /// Over HTTP/2: its stream was reset.
+    pub(crate) reset: Option<ErrorCode>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -98,12 +104,7 @@ pub(crate) fn converse(
             }
             Step::ReadToClose => connection.read_to_close(&mut seen),
             Step::Wait(time) => connection.watch(*time),
-            Step::Replace { path, text } => replace(root, path, text)?,
-            Step::Remove(path) => std::fs::remove_file(root.join(path.trim_start_matches('/')))
-                .map_err(|error| format!("{path}: {error}"))?,
-            Step::End(_) | Step::Early => {
-                return Err("a step of the upstream in a case".to_string());
-            }
+            step => change_files(root, step)?,
         }
     }
     seen.elapsed = start.elapsed();
@@ -148,6 +149,16 @@ pub(crate) fn ask(address: &str, path: &str) -> Result<Conversation, String> {
         ..Case::default()
     };
     converse(address, &case, Path::new(""), || Ok(()))
+}
+
+/// What a step does to the fixture below `root`.
+pub(crate) fn change_files(root: &Path, step: &Step) -> Result<(), String> {
+    match step {
+        Step::Replace { path, text } => replace(root, path, text),
+        Step::Remove(path) => std::fs::remove_file(root.join(path.trim_start_matches('/')))
+            .map_err(|error| format!("{path}: {error}")),
+        _ => Err("a step of the upstream in a case".to_string()),
+    }
 }
 
 /// Puts a new file in the old one's place in one step. It is an hour younger than the fixture.
@@ -233,18 +244,19 @@ impl Stream {
     }
 }
 
-struct Connection {
+/// A connection to a server, and what has come over it.
+pub(crate) struct Connection {
     stream: Stream,
-    unread: Vec<u8>,
+    pub(crate) unread: Vec<u8>,
     /// How the connection ended, once it has.
-    ended: Option<Ending>,
+    pub(crate) ended: Option<Ending>,
     /// The system would not send any more.
-    refused: bool,
+    pub(crate) refused: bool,
 }
 
 impl Connection {
     /// Connects, and shakes hands where the client speaks TLS. A handshake that fails is the end of it.
-    fn open(
+    pub(crate) fn open(
         address: &str,
         client: Option<&Client>,
         seen: &mut Conversation,
@@ -276,13 +288,21 @@ impl Connection {
         })
     }
 
+    /// Whether both ends of TLS have agreed on HTTP/2.
+    pub(crate) fn agreed_on_http2(&self) -> bool {
+        match &self.stream {
+            Stream::Tls(stream) => stream.conn.alpn_protocol() == Some(b"h2"),
+            _ => false,
+        }
+    }
+
     /// A server that has closed does not take what is sent.
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.refused |= self.stream.write(bytes).is_err();
     }
 
     /// Waits for more bytes. False if there are none in time or ever.
-    fn more(&mut self, time: Duration) -> bool {
+    pub(crate) fn more(&mut self, time: Duration) -> bool {
         let mut buffer = vec![0; 64 * 1024];
         if self.ended.is_some() {
             return false;

@@ -7,12 +7,18 @@
 //! recorded from 1.31 is. Differences that Tidegate wants are marked in the case and explained in
 //! docs/differences.md; a mark without a difference is a failure too.
 //!
+//! What HTTP/2 can say of these cases is sent over HTTP/2 as well (http2/plan.rs decides by rule, and the run says how many it
+//! has not and why), to servers of their own with `http2 on`: nginx where it knows that, and Tidegate, of each file on one of
+//! its engines. Their transcripts are in transcripts/http2, as far as they are not what HTTP/1's lead to expect
+//! (http2/expected.rs). What Tidegate wants otherwise there is in http2-differences.txt.
+//!
 //! On a machine that is busy with other things a timer may fire late, or two log lines may change places. So a file
 //! with a failure runs again, alone, and what fails three times in a row is a failure. A case that passes on a retry is
 //! named `flaky, passed on retry` and counted; one that is flaky in three runs in a row fails the run (flaky.rs). A panic
 //! or an alert in a log is a failure at once.
 //!
-//! `cargo test --test parity [-- [--record | --check] [AREA | AREA/CASE]…]`
+//! `cargo test --test parity [-- [--record | --check] [--once] [AREA | AREA/CASE]…]`
+//!   --once            what fails is not tried again
 //!   NGINX_BINARY      the nginx to compare with or to record from
 //!   TIDEGATE_BINARY   another binary in Tidegate's place (nginx 1.31 there checks this harness)
 //!   TIDEGATE_ENGINES  engines to run on (see `support::engines`); `none` writes no `use` line
@@ -22,6 +28,7 @@ mod case;
 mod client;
 mod coverage;
 mod flaky;
+mod http2;
 mod nameserver;
 mod observe;
 mod server;
@@ -36,7 +43,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use case::{Case, CaseFile};
-use server::{Program, Server};
+use server::{Program, Protocol, Server};
 use transcript::Transcript;
 
 /// Case files that run at the same time.
@@ -45,6 +52,8 @@ const FILES_AT_ONCE: usize = 8;
 const ATTEMPTS: usize = 3;
 /// The oldest nginx whose answers are the reference wherever it is installed.
 const REFERENCE: (u32, u32) = (1, 31);
+/// The oldest nginx that knows `http2 on`.
+const HTTP2: (u32, u32) = (1, 25);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
@@ -63,11 +72,15 @@ fn main() -> ExitCode {
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS; // cargo's own question; the cases are not tests of its kind
     }
+    let attempts = match arguments.iter().any(|argument| argument == "--once") {
+        true => 1,
+        false => ATTEMPTS,
+    };
     let filters: Vec<String> = arguments
         .into_iter()
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    match run(mode, &filters) {
+    match run(mode, attempts, &filters) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -85,6 +98,8 @@ struct Run {
     subjects: Vec<Program>,
     /// `AREA/CASE` where an older nginx answers differently from 1.31.
     version_differences: BTreeMap<String, String>,
+    /// `AREA/CASE` where Tidegate wants to differ over HTTP/2, and the sentence that says so.
+    http2_differences: BTreeMap<String, Difference>,
     /// docs/differences.md with white space made equal.
     differences: String,
     folder: PathBuf,
@@ -123,7 +138,7 @@ impl Outcome {
     }
 }
 
-fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
+fn run(mode: Mode, attempts: usize, filters: &[String]) -> Result<bool, String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     let files = load_files(&here.join("cases"), filters)?;
     let run = Run {
@@ -135,6 +150,7 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
             Vec::new()
         },
         version_differences: version_differences(&here.join("version-differences.txt"))?,
+        http2_differences: http2_differences(&here.join("http2-differences.txt"))?,
         differences: words(
             &std::fs::read_to_string(here.join("../../docs/differences.md")).unwrap_or_default(),
         ),
@@ -150,12 +166,10 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
         None => println!("reference: transcripts of nginx 1.31 (no nginx is installed)"),
     }
 
-    let handle_file = |file: &CaseFile| {
-        let name = format!("{}.txt", file.area);
-        handle(&run, file, &here.join("transcripts").join(name))
-    };
+    let recorded = here.join("transcripts");
+    let handle_file = |file: &CaseFile| handle(&run, file, &recorded);
     let mut outcomes = in_threads(&files, handle_file);
-    for _ in 1..ATTEMPTS {
+    for _ in 1..attempts {
         for (file, outcome) in files.iter().zip(&mut outcomes) {
             if mode == Mode::Compare && !outcome.failures.is_empty() && !outcome.settled {
                 outcome.confirm(handle_file(file));
@@ -174,9 +188,10 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
     for (name, message) in &flaky {
         println!("test {name} ... flaky, passed on retry\n{message}");
     }
-    if mode == Mode::Compare {
+    if mode == Mode::Compare && attempts > 1 {
         failures.extend(remember(&flaky, &files)?);
     }
+    tell_of_http2(&files);
     if mode == Mode::Check || (mode == Mode::Compare && filters.is_empty()) {
         let transcripts = files.into_iter().map(|file| {
             let path = here.join("transcripts").join(format!("{}.txt", file.area));
@@ -199,6 +214,23 @@ fn run(mode: Mode, filters: &[String]) -> Result<bool, String> {
         failures.len()
     );
     Ok(failures.is_empty())
+}
+
+/// Says how many cases HTTP/2 has, and why it has not the others.
+fn tell_of_http2(files: &[CaseFile]) {
+    let mut eligible = 0;
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for case in files.iter().flat_map(|file| &file.cases) {
+        match http2::plan::plan(case) {
+            Ok(_) => eligible += 1,
+            Err(reason) => *reasons.entry(reason).or_default() += 1,
+        }
+    }
+    let others: usize = reasons.values().sum();
+    println!("{eligible} cases over HTTP/2, {others} have no meaning there:");
+    for (reason, count) in reasons {
+        println!("    {count:4}  {reason}");
+    }
 }
 
 /// Counts what was flaky beside earlier runs, and returns what was so too often.
@@ -302,6 +334,40 @@ fn version_differences(path: &Path) -> Result<BTreeMap<String, String>, String> 
         .collect()
 }
 
+/// A difference that Tidegate wants.
+#[derive(Clone, Default)]
+struct Difference {
+    /// The sentence of docs/differences.md.
+    reason: String,
+    /// Whether it is not there each time.
+    is_chance: bool,
+}
+
+/// A line in brackets is the sentence of the cases below it, each of which stands as `AREA/CASE`.
+fn http2_differences(path: &Path) -> Result<BTreeMap<String, Difference>, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let (mut differences, mut difference) = (BTreeMap::new(), Difference::default());
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        match line
+            .strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+        {
+            Some(line) => {
+                difference = Difference {
+                    reason: line.trim_start_matches("? ").to_string(),
+                    is_chance: line.starts_with("? "),
+                }
+            }
+            None => {
+                let names = line.split_whitespace();
+                differences.extend(names.map(|name| (name.to_string(), difference.clone())));
+            }
+        }
+    }
+    Ok(differences)
+}
+
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -328,86 +394,152 @@ fn in_threads(files: &[CaseFile], work: impl Fn(&CaseFile) -> Outcome + Sync) ->
 /// One case file: record it, check it, or compare. Its servers run side by side.
 fn handle(run: &Run, file: &CaseFile, recorded: &Path) -> Outcome {
     let mut outcome = Outcome::default();
-    let readable = |program: &&Program| file.needs <= case::version_numbers(&program.version);
-    let nginx = run.nginx.as_ref().filter(readable);
-    let observe = |program: &Program, name: &str| {
-        observe_all(
-            program,
-            file,
-            &run.folder.join(format!("{}-{name}", file.area)),
-        )
+    let nginx = run.nginx.as_ref();
+    let version = nginx.and_then(|nginx| case::version_numbers(&nginx.version));
+    let reads = |needed: Option<(u32, u32)>| nginx.filter(|_| needed <= version);
+    let observe = |program: &Program, protocol: Protocol, name: &str| {
+        let folder = run.folder.join(format!("{}-{name}", file.area));
+        observe_all(program, file, protocol, &folder)
     };
-    let (live, seen) = std::thread::scope(|scope| {
-        let live = nginx.map(|nginx| scope.spawn(|| observe(nginx, "nginx")));
+    let path = recorded.join(format!("{}.txt", file.area));
+    let path_of_http2 = recorded.join("http2").join(format!("{}.txt", file.area));
+    let subject_of_http2 = run.subject_of_http2(file);
+    let (references, seen) = std::thread::scope(|scope| {
+        let start = |program, protocol, name: &'static str| {
+            scope.spawn(move || observe(program, protocol, name))
+        };
         // The folders' names have one length, so that texts with paths have too.
+        let live = reads(file.needs).map(|nginx| start(nginx, Protocol::Http1, "nginx"));
+        let live_http2 =
+            reads(file.needs.max(Some(HTTP2))).map(|nginx| start(nginx, Protocol::Http2, "ngin2"));
         let subjects: Vec<_> = run
             .subjects
             .iter()
             .zip(["first", "other"])
-            .map(|(subject, name)| scope.spawn(|| observe(subject, name)))
+            .map(|(subject, name)| (subject, Protocol::Http1, name))
+            .chain(subject_of_http2.map(|subject| (subject, Protocol::Http2, "third")))
+            .map(|(subject, protocol, name)| (subject, protocol, start(subject, protocol, name)))
             .collect();
         let seen: Vec<_> = subjects
             .into_iter()
-            .map(|thread| thread.join().expect("an observer panicked"))
+            .map(|(subject, protocol, thread)| {
+                let seen = thread.join().expect("an observer panicked");
+                (subject, protocol, seen)
+            })
             .collect();
-        (
-            live.map(|thread| thread.join().expect("an observer panicked")),
-            seen,
-        )
+        let joined = [live, live_http2].map(|thread| {
+            let live = thread.map(|thread| thread.join().expect("an observer panicked"));
+            live.transpose()
+        });
+        (joined, seen)
     });
-    let live = match live.transpose() {
-        Ok(live) => live,
-        Err(message) => {
+    let [Ok(live), Ok(live_http2)] = references else {
+        for message in references.into_iter().filter_map(Result::err) {
             outcome.fail("the reference", format!("{}: nginx: {message}", file.area));
-            return outcome;
         }
+        return outcome;
     };
-    let transcript = Transcript::load(recorded);
-    match (run.mode, live) {
-        (Mode::Record, Some(live)) => {
+    let transcript = Transcript::load(&path);
+    let of_http2 = http2::expected::whole(file, &transcript, &Transcript::load(&path_of_http2));
+    match (run.mode, live, live_http2) {
+        (Mode::Record, Some(live), Some(live_http2)) => {
             let version = nginx.map_or("", |nginx| nginx.version.as_str());
-            match live.save(recorded, version) {
+            let different = http2::expected::different(&live, &live_http2);
+            let saved = live.save(&path, version);
+            match saved.and_then(|()| different.save(&path_of_http2, version)) {
                 Ok(()) => outcome.passed = file.cases.len(),
                 Err(message) => outcome.fail("the transcript", message),
             }
         }
-        (Mode::Record, None) => outcome.fail(
+        (Mode::Record, ..) => outcome.fail(
             "the reference",
             format!("{}: there is no nginx that can be recorded", file.area),
         ),
-        (Mode::Check, live) => check(run, file, &transcript, live.as_ref(), &mut outcome),
-        (Mode::Compare, live) => {
-            for (subject, seen) in run.subjects.iter().zip(seen) {
-                compare(
-                    run,
-                    subject,
-                    seen,
-                    file,
-                    &transcript,
-                    live.as_ref(),
-                    &mut outcome,
-                );
+        (Mode::Check, live, live_http2) => {
+            let cases = Protocol::Http1.cases(file);
+            check(run, file, &cases, &transcript, live.as_ref(), &mut outcome);
+            let cases = Protocol::Http2.cases(file);
+            check(
+                run,
+                file,
+                &cases,
+                &of_http2,
+                live_http2.as_ref(),
+                &mut outcome,
+            );
+        }
+        (Mode::Compare, live, live_http2) => {
+            for (subject, protocol, seen) in seen {
+                let (recorded, live) = match protocol {
+                    Protocol::Http1 => (&transcript, live.as_ref()),
+                    Protocol::Http2 => (&of_http2, live_http2.as_ref()),
+                };
+                let reference = Reference {
+                    protocol,
+                    recorded,
+                    live,
+                };
+                compare(run, subject, seen, file, &reference, &mut outcome);
             }
         }
     }
     outcome
 }
 
+/// What one file's cases are compared with.
+struct Reference<'a> {
+    protocol: Protocol,
+    recorded: &'a Transcript,
+    live: Option<&'a Transcript>,
+}
+
+impl Protocol {
+    /// The cases that have a meaning.
+    fn cases(self, file: &CaseFile) -> Vec<&Case> {
+        let cases = file.cases.iter();
+        cases
+            .filter(|case| match self {
+                Protocol::Http1 => true,
+                Protocol::Http2 => http2::plan::plan(case).is_ok(),
+            })
+            .collect()
+    }
+}
+
+impl Run {
+    /// Who is sent a file's cases over HTTP/2: one engine's Tidegate, another for every other file.
+    fn subject_of_http2(&self, file: &CaseFile) -> Option<&Program> {
+        let sum: usize = file.area.bytes().map(usize::from).sum();
+        self.subjects.get(sum % self.subjects.len().max(1))
+    }
+}
+
 /// Goes through all cases of a file on one server of its own.
-fn observe_all(program: &Program, file: &CaseFile, prefix: &Path) -> Result<Transcript, String> {
-    let mut server = Server::start(program, file, prefix)?;
+fn observe_all(
+    program: &Program,
+    file: &CaseFile,
+    protocol: Protocol,
+    prefix: &Path,
+) -> Result<Transcript, String> {
     let mut transcript = Transcript::default();
-    for case in &file.cases {
+    let cases = protocol.cases(file);
+    if cases.is_empty() {
+        return Ok(transcript);
+    }
+    let mut server = Server::start(program, file, protocol, prefix)?;
+    for case in cases {
         let address = server.address(case.on.as_deref());
         let case = filled(case, &server);
         if case.timed {
             wait_for_an_early_moment();
         }
         let before = server.connection_number()?;
-        let text = client::converse(&address, &case, &server.prefix.join("www"), || {
-            server.pass_the_loop()
-        })
-        .and_then(|seen| observe::observe(&mut server, &case, &seen, before));
+        let root = server.prefix.join("www");
+        let seen = match protocol {
+            Protocol::Http1 => client::converse(&address, &case, &root, || server.pass_the_loop()),
+            Protocol::Http2 => http2::converse(&address, &case, &root, || server.pass_the_loop()),
+        };
+        let text = seen.and_then(|seen| observe::observe(&mut server, &case, &seen, before));
         transcript.push(
             &case.name,
             text.map_err(|message| format!("{}: {message}", case.name))?,
@@ -453,11 +585,19 @@ fn compare(
     subject: &Program,
     seen: Result<Transcript, String>,
     file: &CaseFile,
-    recorded: &Transcript,
-    live: Option<&Transcript>,
+    reference: &Reference,
     outcome: &mut Outcome,
 ) {
+    let Reference {
+        protocol,
+        recorded,
+        live,
+    } = *reference;
     let engine = subject.engine.as_deref().unwrap_or("default");
+    let engine = match protocol {
+        Protocol::Http1 => engine.to_string(),
+        Protocol::Http2 => format!("{engine} over HTTP/2"),
+    };
     let seen = match seen {
         Ok(seen) => seen,
         Err(message) => {
@@ -467,7 +607,7 @@ fn compare(
             return;
         }
     };
-    for case in &file.cases {
+    for case in protocol.cases(file) {
         let name = format!("{}/{}", file.area, case.name);
         let old_nginx = run
             .nginx
@@ -485,7 +625,18 @@ fn compare(
             outcome.fail(&name, format!("{name}: there is no transcript, record it"));
             continue;
         };
-        match (&case.differs, reference == seen) {
+        let differs = match protocol {
+            Protocol::Http1 => case.differs.as_ref(),
+            // What a case says of itself is of HTTP/1, and explains what differs here, too.
+            Protocol::Http2 => {
+                let is_equal = reference == seen;
+                let listed = run.http2_differences.get(&name);
+                let listed = listed.filter(|listed| !(listed.is_chance && is_equal));
+                let of_http1 = case.differs.as_ref().filter(|_| !is_equal);
+                listed.map(|listed| &listed.reason).or(of_http1)
+            }
+        };
+        match (differs, reference == seen) {
             (None, true) => outcome.passed += 1,
             (None, false) => outcome.fail(
                 format!("{name} on {engine}"),
@@ -513,11 +664,12 @@ fn compare(
 fn check(
     run: &Run,
     file: &CaseFile,
+    cases: &[&Case],
     recorded: &Transcript,
     live: Option<&Transcript>,
     outcome: &mut Outcome,
 ) {
-    for case in &file.cases {
+    for case in cases {
         let name = format!("{}/{}", file.area, case.name);
         let listed = run.version_differences.contains_key(&name);
         match (

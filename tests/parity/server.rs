@@ -25,6 +25,13 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// How the message begins about a server whose log holds what no server may write.
 pub(crate) const ALARMS: &str = "the server's log holds:";
 
+/// What a case is sent by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+}
+
 /// A program that takes nginx's command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -85,6 +92,7 @@ impl Server {
     pub(crate) fn start(
         program: &Program,
         file: &CaseFile,
+        protocol: Protocol,
         prefix: &Path,
     ) -> Result<Server, String> {
         let _ = fs::remove_dir_all(prefix);
@@ -116,8 +124,11 @@ impl Server {
         }
 
         let conf = prefix.join("nginx.conf");
-        fs::write(&conf, fill(&configuration(program, file), prefix, &ports))
-            .map_err(|error| format!("{}: {error}", conf.display()))?;
+        fs::write(
+            &conf,
+            fill(&configuration(program, file, protocol), prefix, &ports),
+        )
+        .map_err(|error| format!("{}: {error}", conf.display()))?;
         let output = fs::File::create(prefix.join("output")).map_err(|error| error.to_string())?;
         let child = Command::new(&program.path)
             .arg("-p")
@@ -318,7 +329,7 @@ fn logs_notes(file: &CaseFile) -> bool {
         .all(|line| line.ends_with("info;"))
 }
 
-fn configuration(program: &Program, file: &CaseFile) -> String {
+fn configuration(program: &Program, file: &CaseFile, protocol: Protocol) -> String {
     let has = |text: &str, directive: &str| text.lines().any(|line| line.starts_with(directive));
     let root = is_root();
     let mut conf = String::from("daemon off;\nworker_processes 1;\npid logs/nginx.pid;\n");
@@ -338,6 +349,9 @@ fn configuration(program: &Program, file: &CaseFile) -> String {
     }
     conf.push_str(&file.events);
     conf.push_str("}\nhttp {\nlog_format parity '$remote_addr \"$request\" $status bytes=$body_bytes_sent';\n");
+    if protocol == Protocol::Http2 {
+        conf.push_str("http2 on;\n");
+    }
     if !has(&file.http, "access_log") {
         conf.push_str("access_log logs/access.log parity;\n");
     }

@@ -58,6 +58,20 @@ impl Offer {
         self.name.as_deref()
     }
 
+    /// Whether HTTP/2 may be agreed on: it is offered, or no protocol is.
+    pub(crate) fn may_agree_on_http2(&self) -> bool {
+        self.protocols.is_empty() || self.protocols.iter().any(|protocol| protocol == "h2")
+    }
+
+    /// The same offer of one who wants HTTP/2.
+    pub(crate) fn over_http2(&self) -> Offer {
+        let mut offer = self.clone();
+        if offer.protocols.is_empty() {
+            offer.protocols.push("h2".to_string());
+        }
+        offer
+    }
+
     /// A client that offers this. Its connections share sessions.
     pub(crate) fn client(&self) -> Result<Client, String> {
         let mut provider = aws_lc_rs::default_provider();

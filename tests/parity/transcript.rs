@@ -22,6 +22,12 @@ impl Transcript {
             .map(|at| self.observations[*at].1.as_str())
     }
 
+    /// All of them, with their cases' names, in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.observations.iter();
+        all.map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
     pub(crate) fn load(path: &Path) -> Transcript {
         let mut transcript = Transcript::default();
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -33,7 +39,16 @@ impl Transcript {
         transcript
     }
 
+    /// Writes the file; one that would hold nothing is taken away.
     pub(crate) fn save(&self, path: &Path, version: &str) -> Result<(), String> {
+        if self.observations.is_empty() {
+            return match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(format!("{}: {error}", path.display()))
+                }
+                _ => Ok(()),
+            };
+        }
         let mut text = format!(
             "# Recorded from nginx {version}. `cargo test --test parity -- --record` writes it, nobody edits it.\n"
         );
