@@ -30,6 +30,12 @@
 //! again                             goes on over a new connection of the same client
 //! wait 1s                           sees what comes, or that the connection ends, within that time
 //! replace /index.html "new\n"       puts another file in a file's place;  `remove /index.html`
+//!
+//! === name of HTTP/2                a case that only HTTP/2 has: `+` begins a field of a header block, pseudo-fields as well
+//! + :method POST                    name and value as they are, an empty value where there is none
+//! + te trailers
+//! body text                         a part of the body;  fields behind it are trailers
+//! unfinished                        the stream stays open;  else it ends with what comes last before a step that is no pause
 //! ```
 //!
 //! Placeholders: `@PORT@ @PORT2@ @PORT3@ @BACKEND@ @DEAD@ @FULL@ @DNS@ @ROOT@ @PREFIX@`. Escapes in what is sent
@@ -102,6 +108,12 @@ pub(crate) struct Case {
 pub(crate) enum Step {
     Send(Vec<u8>),
     Pause(Duration),
+    /// Over HTTP/2: a header block.
+    Fields(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Over HTTP/2: a part of the last stream's body.
+    Body(Vec<u8>),
+    /// Over HTTP/2: the last stream stays open.
+    Unfinished,
     /// Read this many responses; `head` says that they have no body.
     Read {
         count: usize,
@@ -139,6 +151,11 @@ pub(crate) enum Ending {
 }
 
 impl Case {
+    /// Whether only HTTP/2 has it.
+    pub(crate) fn is_of_http2(&self) -> bool {
+        matches!(self.steps.first(), Some(Step::Fields(_)))
+    }
+
     /// The target of the first request, as sent.
     pub(crate) fn target(&self) -> Option<String> {
         let Some(Step::Send(bytes)) = self.steps.first() else {
@@ -364,6 +381,10 @@ fn step(line: &str) -> Result<Step, String> {
     if let Some(text) = line.strip_prefix(">> ") {
         return Ok(Step::Send(unescape(text)?));
     }
+    if let Some(field) = line.strip_prefix("+ ") {
+        let (name, value) = field.split_once(' ').unwrap_or((field, ""));
+        return Ok(Step::Fields(vec![(unescape(name)?, unescape(value)?)]));
+    }
     if line == ">" {
         return Ok(Step::Send(b"\r\n".to_vec()));
     }
@@ -389,6 +410,8 @@ fn step(line: &str) -> Result<Step, String> {
             head: false,
         }),
         ("shut", "") => Ok(Step::Shut),
+        ("body", text) => Ok(Step::Body(unescape(text)?)),
+        ("unfinished", "") => Ok(Step::Unfinished),
         ("again", "") => Ok(Step::Again),
         ("replace", rest) => {
             let (path, text) = rest
@@ -426,13 +449,17 @@ fn backend_step(line: &str) -> Result<Step, String> {
 fn add_step(steps: &mut Vec<Step>, step: Step) {
     match (steps.last_mut(), step) {
         (Some(Step::Send(before)), Step::Send(more)) => before.extend(more),
+        (Some(Step::Fields(before)), Step::Fields(more)) => before.extend(more),
         (_, step) => steps.push(step),
     }
 }
 
 /// A case that ends by sending reads one response.
 fn finish_steps(steps: &mut Vec<Step>) {
-    if let Some(Step::Send(_) | Step::Pause(_)) = steps.last() {
+    if let Some(
+        Step::Send(_) | Step::Pause(_) | Step::Fields(_) | Step::Body(_) | Step::Unfinished,
+    ) = steps.last()
+    {
         let head = matches!(steps.first(), Some(Step::Send(bytes)) if bytes.starts_with(b"HEAD "));
         steps.push(Step::Read { count: 1, head });
     }

@@ -227,7 +227,11 @@ fn tell_of_http2(files: &[CaseFile]) {
         }
     }
     let others: usize = reasons.values().sum();
-    println!("{eligible} cases over HTTP/2, {others} have no meaning there:");
+    let own = files.iter().flat_map(|file| &file.cases);
+    let own = own.filter(|case| case.is_of_http2()).count();
+    println!(
+        "{eligible} cases over HTTP/2, {own} of them its own; {others} have no meaning there:"
+    );
     for (reason, count) in reasons {
         println!("    {count:4}  {reason}");
     }
@@ -499,7 +503,7 @@ impl Protocol {
         let cases = file.cases.iter();
         cases
             .filter(|case| match self {
-                Protocol::Http1 => true,
+                Protocol::Http1 => !case.is_of_http2(),
                 Protocol::Http2 => http2::plan::plan(case).is_ok(),
             })
             .collect()

@@ -318,6 +318,18 @@ pub(crate) fn filled(step: &Step, prefix: &Path, ports: &BTreeMap<&'static str, 
             Ok(text) => Step::Send(fill(text, prefix, ports).into_bytes()),
             Err(_) => step.clone(),
         },
+        Step::Fields(fields) => {
+            let filled = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+                Ok(text) => fill(text, prefix, ports).into_bytes(),
+                Err(_) => bytes.to_vec(),
+            };
+            let fields = fields.iter();
+            Step::Fields(
+                fields
+                    .map(|(name, value)| (name.clone(), filled(value)))
+                    .collect(),
+            )
+        }
         _ => step.clone(),
     }
 }

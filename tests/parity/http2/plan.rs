@@ -39,8 +39,28 @@ pub(crate) fn plan(case: &Case) -> Result<Vec<Action>, NoMeaning> {
         },
     };
     let mut is_whole = true;
-    for step in &case.steps {
+    // Whether what comes next belongs to a request that has begun as one of HTTP/2.
+    let mut is_within = false;
+    for (index, step) in case.steps.iter().enumerate() {
+        let mut later = case.steps.iter().skip(index + 1);
+        let next = later.find(|step| !matches!(step, Step::Pause(_)));
+        let ends = !matches!(
+            next,
+            Some(Step::Fields(_) | Step::Body(_) | Step::Unfinished)
+        );
         match step {
+            Step::Fields(fields) => planner.actions.push(match is_within {
+                true => Action::Trailers(fields.clone()),
+                false => Action::Open {
+                    fields: fields.clone(),
+                    ends,
+                },
+            }),
+            Step::Body(bytes) => planner.actions.push(Action::Data {
+                bytes: bytes.clone(),
+                ends,
+            }),
+            Step::Unfinished => {}
             Step::Send(bytes) => planner.send(bytes)?,
             Step::Shut => return Err("half of its connection is closed"),
             Step::ReadToClose => return Err("it reads bytes, not responses"),
@@ -50,6 +70,9 @@ pub(crate) fn plan(case: &Case) -> Result<Vec<Action>, NoMeaning> {
                 planner.actions.push(Action::Step(step.clone()));
             }
             other => planner.actions.push(Action::Step(other.clone())),
+        }
+        if !matches!(step, Step::Pause(_)) {
+            is_within = matches!(step, Step::Fields(_) | Step::Body(_)) && !ends;
         }
         is_whole = planner.body == Body::None;
     }
