@@ -447,9 +447,10 @@ impl<'a> Talk<'a> {
                     }
                 }
                 Event::Malformed { stream, fault } => {
-                    log::http2_fault(&connection, &fault);
-                    if let Some(flow) = self.flow(stream) {
-                        flow.receive_fault(fault);
+                    match self.flow(stream) {
+                        // Who reads the body tells of it.
+                        Some(flow) => flow.receive_fault(fault),
+                        None => log::http2_fault(&connection, &fault),
                     }
                 }
                 Event::Refused(fault) => log::http2_fault(&connection, &fault),
@@ -744,6 +745,9 @@ async fn serve_one(
         Ok(asked) => flow.is_malformed() || ends && asked.content_length > Some(0),
         Err(fault) => fault.is_malformed(),
     };
+    if let Some(fault) = flow.take_fault() {
+        log::http2_fault(connection, &fault);
+    }
     if is_malformed {
         let code = ErrorCode::ProtocolError;
         shared.with(|machine| machine.reset_answered(flow.number, code));

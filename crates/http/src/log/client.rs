@@ -207,7 +207,11 @@ pub fn abort(request: &mut Request, abort: &Abort) {
                 Printable(&path)
             );
         }
-        Abort::BadBody(text) => error!(request, Error, "{text}"),
+        // As in nginx it is an error only where chunks are malformed.
+        Abort::BadBody(text) => match request.client.h1() {
+            Some(_) => error!(request, Error, "{text}"),
+            None => error!(request, Info, "{text}"),
+        },
         Abort::BodyTooLarge { received, chunk } => match request.client.h1() {
             Some(_) => error!(
                 request,
