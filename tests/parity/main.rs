@@ -38,8 +38,8 @@ mod transcript;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, RwLock};
 use std::time::{Duration, SystemTime};
 
 use case::{Case, CaseFile};
@@ -47,7 +47,7 @@ use server::{Program, Protocol, Server};
 use transcript::Transcript;
 
 /// Case files that run at the same time.
-const FILES_AT_ONCE: usize = 8;
+const FILES_AT_ONCE: usize = 6;
 /// How often a case may fail before it is a failure.
 const ATTEMPTS: usize = 3;
 /// The oldest nginx whose answers are the reference wherever it is installed.
@@ -401,9 +401,18 @@ fn handle(run: &Run, file: &CaseFile, recorded: &Path) -> Outcome {
     let nginx = run.nginx.as_ref();
     let version = nginx.and_then(|nginx| case::version_numbers(&nginx.version));
     let reads = |needed: Option<(u32, u32)>| nginx.filter(|_| needed <= version);
+    // Where time is part of an answer, the protocols do not slow each other down.
+    let (is_timed, apart) = (file.cases.iter().any(|case| case.timed), RwLock::new(()));
     let observe = |program: &Program, protocol: Protocol, name: &str| {
         let folder = run.folder.join(format!("{}-{name}", file.area));
-        observe_all(program, file, protocol, &folder)
+        let (shared, alone) = match (is_timed, protocol) {
+            (false, _) => (None, None),
+            (true, Protocol::Http1) => (apart.read().ok(), None),
+            (true, Protocol::Http2) => (None, apart.write().ok()),
+        };
+        let seen = observe_all(program, file, protocol, &folder);
+        drop((shared, alone));
+        seen
     };
     let path = recorded.join(format!("{}.txt", file.area));
     let path_of_http2 = recorded.join("http2").join(format!("{}.txt", file.area));
