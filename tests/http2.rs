@@ -518,3 +518,75 @@ fn a_reload_changes_streams_and_not_connections() {
         );
     });
 }
+
+#[test]
+fn a_listener_that_goes_is_told_to_idle_clients() {
+    let other = support::port::free_port();
+    each_server(
+        &format!("listen 127.0.0.1:{other}; location / {{ return 200 text; }}"),
+        |server| {
+            let mut idle = Client::connect(other);
+            assert_eq!(idle.get("/").text(), "text");
+            let mut stays = Client::connect(server.port);
+            assert_eq!(stays.get("/").text(), "text");
+            server.reload(&format!("{ON}location / {{ return 200 text; }}"));
+            // It confirms the first announcement, and hears the second.
+            idle.read_to_end();
+            assert_eq!(idle.goaway, Some((1, ErrorCode::NoError)));
+            assert_eq!(stays.get("/").text(), "text");
+            assert_eq!(stays.goaway, None);
+        },
+    );
+}
+
+#[test]
+fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent() {
+    let lines = "limit_conn slots 1; location / { }
+        access_log logs/given_up.log given_up;
+        [http]
+        limit_conn_zone $server_port zone=slots:32k;
+        log_format given_up '$request_uri $status $body_bytes_sent [$request_completion]';
+        ";
+    each_server(lines, |server| {
+        // More than could be read within the test.
+        let large = fs::File::create(server.prefix.join("www/large")).unwrap();
+        large.set_len(1 << 40).unwrap();
+        server.write("small", &[b'x'; 5000]);
+        let give_up: [fn(&mut Client, u32); 2] = [
+            |client, stream| {
+                let mut out = Vec::new();
+                frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+                client.send(&out);
+            },
+            // A fault for which the server resets it.
+            |client, stream| {
+                let mut out = Vec::new();
+                frame::put_window_update(&mut out, stream, 0);
+                client.send(&out);
+            },
+        ];
+        let ways = give_up.into_iter().map(Some).chain([None]);
+        for (number, give_up) in ways.enumerate() {
+            for path in ["/large", "/small"] {
+                let mut client = Client::connect_with(server.port, &[(4, 1000)]);
+                let stream = client.request(&format!("{path}?{number}"), &[]);
+                while client
+                    .responses
+                    .get(&stream)
+                    .is_none_or(|one| one.body.len() < 1000)
+                {
+                    client.read_frame().unwrap();
+                }
+                match give_up {
+                    Some(give_up) => give_up(&mut client, stream),
+                    None => drop(client),
+                }
+                let line = format!("{path}?{number} 200 1000 []\n");
+                server.wait_for_line("given_up.log", &line);
+                // Its slot is free.
+                let mut next = Client::connect(server.port);
+                assert_eq!(next.get("/small").status, 200);
+            }
+        }
+    });
+}

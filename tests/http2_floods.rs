@@ -14,7 +14,7 @@ const CLIENTS: usize = 20;
 
 /// More than a client may cost that holds no response, in KiB: what was read of files for requests that were reset, and the
 /// allocator keeps.
-const COST_MAX: u64 = 1024;
+const COST_MAX: u64 = 512;
 
 const LINES: &str = "http2 on; send_timeout 3s; client_body_timeout 1h; client_header_timeout 1h;
     error_log logs/error.log info; location / { } location /up { dav_methods PUT; }
@@ -238,7 +238,7 @@ fn fields_from_the_table_cost_no_memory() {
 fn responses_that_are_not_taken_hold_little_and_time_out() {
     const STREAMS: usize = 100;
     // What of a response may stand in memory before it is sent, in KiB.
-    const RESPONSE_MAX: usize = 128;
+    const RESPONSE_MAX: usize = 32;
     for engine in engines::lines() {
         let server = start(engine);
         is_served(&server);

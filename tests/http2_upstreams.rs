@@ -193,11 +193,7 @@ fn trailers_that_frame_do_not_leave() {
             let stream = open(&mut client, path);
             let mut out = Vec::new();
             put_data(&mut out, stream, b"12345", false);
-            let trailers = [
-                ("content-length", "50"),
-                ("transfer-encoding", "chunked"),
-                ("host", "other"),
-            ];
+            let trailers = [("content-length", "50"), ("host", "other")];
             let block = client.encode(&trailers);
             frame::put_header_block(&mut out, stream, &block, true, 16_384);
             client.send(&out);
@@ -207,6 +203,21 @@ fn trailers_that_frame_do_not_leave() {
             let body = got.split_once("\r\n\r\n").unwrap().1;
             assert!(matches!(body, "12345" | "5\r\n12345\r\n0\r\n\r\n"), "{got}");
             assert_eq!(body.len() > 5, got.contains("Transfer-Encoding"));
+            // What HTTP/2 has no use for is malformed.
+            let stream = open(&mut client, path);
+            let mut out = Vec::new();
+            put_data(&mut out, stream, b"12345", false);
+            let block = client.encode(&[("transfer-encoding", "chunked")]);
+            frame::put_header_block(&mut out, stream, &block, true, 16_384);
+            client.send(&out);
+            let reset = client.response(stream).reset;
+            assert_eq!(reset, Some(ErrorCode::ProtocolError));
+            if let Ok(got) = upstream.got.recv_timeout(Duration::from_millis(50)) {
+                assert!(
+                    !got.ends_with("0\r\n\r\n"),
+                    "it has left as if it were whole: {got}"
+                );
+            }
         }
     });
 }

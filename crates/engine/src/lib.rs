@@ -49,6 +49,7 @@ pub use engine::{
 };
 pub use event::Event;
 pub use frames::{Frame, Frames};
+pub use memory::note_let_go;
 pub use pulse::Pulse;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, has_runtime, on_turn_end};

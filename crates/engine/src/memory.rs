@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::blocking::{self, Weight};
 use crate::buffer;
-use crate::worker::{Timer, Worker};
+use crate::worker::{self, Timer, Worker};
 
 /// How often a thread that has spare memory looks at it, in milliseconds.
 const INTERVAL_MS: u64 = 1000;
+
+/// How often the allocator is told at most because of what others say, in milliseconds: a busy thread has such moments all the time.
+const TRIM_INTERVAL_MS: u64 = 10_000;
 
 /// Streams that a thread must have had for the allocator to be told: fewer leave little behind.
 const STREAMS_MIN: usize = 32;
@@ -27,8 +30,18 @@ pub(crate) struct Memory {
     streams_max: usize,
     /// Those that there were when it was last looked at.
     streams_before: usize,
+    /// Somebody has said that much has been let go.
+    has_let_go: bool,
+    /// When the allocator was last told, in milliseconds of the thread's clock.
+    trimmed_ms: u64,
     /// Whether the timer runs.
     waiting: bool,
+}
+
+/// Tells the thread that memory of which it knows nothing by itself has been let go: a connection has ended that was many requests at
+/// once. The allocator gives back what it keeps of that in a while.
+pub fn note_let_go() {
+    worker::try_enter(|worker| worker.memory.has_let_go = true);
 }
 
 impl Worker {
@@ -49,8 +62,12 @@ impl Worker {
         buffer::shrink();
         let streams = self.streams.len();
         let fall = std::mem::replace(&mut self.memory.streams_before, streams) > streams;
-        if self.was_busy() && !fall && !buffer::has_spares() {
+        let now = self.clock.now_ms();
+        let is_due = now >= self.memory.trimmed_ms + TRIM_INTERVAL_MS || !self.memory.has_let_go;
+        if self.was_busy() && is_due && !fall && !buffer::has_spares() {
             self.memory.streams_max = streams;
+            self.memory.has_let_go = false;
+            self.memory.trimmed_ms = now;
             self.spare_queues.clear();
             if !self.blocks_inline {
                 trim();
@@ -58,10 +75,10 @@ impl Worker {
         }
     }
 
-    /// Whether most connections are gone.
+    /// Whether most connections are gone, or much else is.
     fn was_busy(&self) -> bool {
         let most = self.memory.streams_max;
-        most >= STREAMS_MIN && self.streams.len() <= most / LEFT
+        self.memory.has_let_go || most >= STREAMS_MIN && self.streams.len() <= most / LEFT
     }
 }
 

@@ -163,6 +163,9 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
         Poll::Ready(())
     })
     .await;
+    if shared.has_been_busy() {
+        engine::note_let_go();
+    }
     after
 }
 
@@ -537,6 +540,7 @@ impl<'a> Talk<'a> {
         }
         self.shared
             .with(|machine| machine.open(stream, ends, length, priority, Rc::clone(&flow)));
+        self.shared.note_live();
         if asked.is_err_and(HeadFault::is_malformed) {
             self.shared.with(|machine| machine.ignore_rest(stream));
         }

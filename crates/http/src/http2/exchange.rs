@@ -277,9 +277,10 @@ impl Wire for H2 {
         let flow = &self.flow;
         if flow.has_begun() || flow.queued() > 0 {
             // A little lies ready, so that its next turn does not find it empty-handed.
-            self.wait(|flow| flow.queued() <= AHEAD_MAX as u64 / 2 && flow.has_begun())
+            let shared = &self.shared;
+            self.wait(|flow| flow.has_begun() && flow.queued() <= shared.ahead_max() / 2)
                 .await?;
-            return Ok((AHEAD_MAX as u64).saturating_sub(flow.queued()));
+            return Ok(shared.ahead_max() - flow.queued());
         }
         self.shared.ask(flow);
         self.shared

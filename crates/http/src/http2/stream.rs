@@ -30,6 +30,15 @@ pub const IN_TRANSPORT_MAX: usize = 128 * 1024;
 /// Bytes of a body that a stream has queued beyond which its task reads no more.
 pub const AHEAD_MAX: usize = 16 * 1024;
 
+/// The same where much is queued on the connection's other streams.
+const AHEAD_MIN: u64 = 4 * 1024;
+
+/// Bytes that are queued on all streams beyond which that is much.
+const QUEUED_MAX: u64 = 2 * IN_TRANSPORT_MAX as u64;
+
+/// Requests at once whose memory is worth giving back when their connection has ended.
+const BUSY: usize = 32;
+
 /// The least that is read of a file, however small the client's windows are.
 const READ_MIN: u64 = 1024;
 
@@ -53,6 +62,8 @@ pub struct Flow {
     /// Its task has nothing queued and would read more, and how much it may then.
     asks: Cell<bool>,
     granted: Cell<Option<u64>>,
+    /// Bytes that its task may read and has not queued.
+    promised: Cell<u64>,
     /// Some of the body has left, or was allowed to.
     has_begun: Cell<bool>,
     /// Since something was queued last others have waited for its task to go on.
@@ -262,12 +273,14 @@ pub struct Shared {
     machine: RefCell<h2::Connection<Rc<Flow>>>,
     /// Frames that have not been given to the transport: heads, and the bodies that came with them.
     out: RefCell<Vec<u8>>,
-    /// Bytes that are queued on all streams.
+    /// Bytes that are queued on all streams, or will be.
     queued: Cell<u64>,
     /// Bytes of bodies that have been given to the transport.
     sent: Cell<u64>,
     /// A request of the client has said how urgent it is.
     says_priorities: Cell<bool>,
+    /// Many requests have been under way at once.
+    has_been_busy: Cell<bool>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -283,6 +296,7 @@ impl Shared {
             queued: Cell::new(0),
             sent: Cell::new(0),
             says_priorities: Cell::new(false),
+            has_been_busy: Cell::new(false),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -291,6 +305,18 @@ impl Shared {
     /// The machine, for a moment: nothing that is done meanwhile may come back here.
     pub fn with<T>(&self, look: impl FnOnce(&mut h2::Connection<Rc<Flow>>) -> T) -> T {
         look(&mut self.machine.borrow_mut())
+    }
+
+    /// Takes note of how many requests are under way.
+    pub fn note_live(&self) {
+        if self.with(|machine| machine.live()) >= BUSY {
+            self.has_been_busy.set(true);
+        }
+    }
+
+    /// Whether many have been at once.
+    pub fn has_been_busy(&self) -> bool {
+        self.has_been_busy.get()
     }
 
     /// Has the connection's task look at what there is to send.
@@ -346,6 +372,7 @@ impl Shared {
         if flow.is_gone() || length == 0 {
             return;
         }
+        self.promise(flow, 0);
         flow.queued.set(flow.queued.get() + length);
         flow.was_waited_for.set(false);
         self.queued.set(self.queued.get() + length);
@@ -447,7 +474,8 @@ impl Shared {
                 self.put_end(flow, out);
             } else if flow.asks.take() {
                 let room = self.with(|machine| machine.allowance(flow.number, 0));
-                let room = room.clamp(READ_MIN, READ_SIZE);
+                let room = room.min(self.ahead_max()).max(READ_MIN);
+                self.promise(flow, room);
                 flow.granted.set(Some(room));
                 flow.has_begun.set(true);
                 flow.wake_writer();
@@ -500,13 +528,33 @@ impl Shared {
 
     /// How many bytes a stream's task may read now, for they could leave soon; `None` where it has to wait.
     pub fn room(&self, flow: &Flow) -> Option<u64> {
+        self.promise(flow, 0);
         let waiting = flow.queued();
         let ahead = self.connection.stream.backlog() as u64 + self.queued.get();
         if waiting > AHEAD_MAX as u64 || ahead >= IN_TRANSPORT_MAX as u64 {
             return None;
         }
         let allowance = self.with(|machine| machine.allowance(flow.number, waiting));
-        (allowance > 0).then_some(allowance.clamp(READ_MIN, READ_SIZE))
+        (allowance > 0).then(|| {
+            let room = allowance.clamp(READ_MIN, READ_SIZE);
+            self.promise(flow, room);
+            room
+        })
+    }
+
+    /// How much of its body a stream may have ready before it can leave.
+    pub fn ahead_max(&self) -> u64 {
+        match self.queued.get() < QUEUED_MAX {
+            true => AHEAD_MAX as u64,
+            false => AHEAD_MIN,
+        }
+    }
+
+    /// Counts what a stream's task will queue, instead of what it was to queue before.
+    fn promise(&self, flow: &Flow, bytes: u64) {
+        let before = flow.promised.replace(bytes);
+        let others = self.queued.get().saturating_sub(before);
+        self.queued.set(others + bytes);
     }
 
     /// Tells a stream's task when it is its turn, and that the client's windows are open ([`Flow::take_granted`]).
@@ -530,10 +578,14 @@ impl Shared {
         loop {
             let (before, sent_before) = (flow.queued(), self.sent.get());
             let progress = poll_fn(|context| {
-                flow.poll_sent(context.waker(), |flow| match look(flow) {
-                    Some(found) => Some(Ok(Some(found))),
-                    None if flow.is_gone() => Some(Err(io::ErrorKind::ConnectionReset.into())),
-                    None => (flow.queued() < before).then_some(Ok(None)),
+                flow.poll_sent(context.waker(), |flow| {
+                    if flow.is_gone() && !flow.has_ended() {
+                        return Some(Err(io::ErrorKind::ConnectionReset.into()));
+                    }
+                    match look(flow) {
+                        Some(found) => Some(Ok(Some(found))),
+                        None => (flow.queued() < before).then_some(Ok(None)),
+                    }
                 })
             });
             match either(progress, engine::sleep(timeout)).await {
@@ -561,6 +613,7 @@ impl Shared {
     }
 
     fn forget(&self, flow: &Flow) -> u64 {
+        self.promise(flow, 0);
         let forgotten = flow.forget();
         self.queued.set(self.queued.get().saturating_sub(forgotten));
         forgotten

@@ -218,6 +218,25 @@ fn trailers_end_their_stream() {
     );
     let fault = client.expect_stream_error(&bytes, 1, code::PROTOCOL_ERROR);
     assert_eq!(fault, StreamFault::Trailers(1));
+    // Nor is anything that would make a head malformed (sections 8.2.1 and 8.2.2).
+    for (name, value) in [
+        ("A", "b"),
+        ("", "b"),
+        ("a b", "c"),
+        ("a:", "b"),
+        ("a", "b\r\nc: d"),
+        ("a", "b\0"),
+        ("connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+    ] {
+        let mut client = Client::usual();
+        client.post(1);
+        let block = literal(&[(name, value)]);
+        let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block);
+        let fault = client.expect_stream_error(&bytes, 1, code::PROTOCOL_ERROR);
+        assert_eq!(fault, StreamFault::Trailers(1), "{name:?}: {value:?}");
+    }
     // In two frames, END_STREAM of the first counts.
     let mut client = Client::usual();
     client.post(1);
