@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use support::port::free_port;
-use support::{PATIENCE, Server};
+use support::{PATIENCE, Server, chromium};
 
 const WORKERS: u32 = 2;
 
@@ -290,51 +290,6 @@ fn picture(size: u32) -> Vec<u8> {
     bytes
 }
 
-/// Whether Chromium is here; says so if not.
-fn has_chromium() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|folder| folder.join("chromium").is_file());
-    if !found {
-        eprintln!("skipped: no chromium here (tests/install-packages)");
-    }
-    found
-}
-
-/// What Chromium makes of a page, as HTML.
-fn chromium(server: &Server, url: &str) -> String {
-    let profile = format!(
-        "--user-data-dir={}",
-        server.prefix.join("profile").display()
-    );
-    let output = Command::new("timeout")
-        .args([
-            "300",
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-        ])
-        .args([
-            "--no-proxy-server",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-        ])
-        // The certificate vouches for itself. What the browser checks of the handshake stays checked.
-        .args([
-            "--disable-background-networking",
-            "--ignore-certificate-errors",
-        ])
-        .args([&*profile, "--dump-dom", url])
-        .env("HOME", &server.prefix)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let page = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(page.contains("<html"), "{page}\n{said}");
-    page
-}
-
 /// A request as the log has it.
 #[derive(Debug)]
 struct Logged {
@@ -394,7 +349,7 @@ fn load(engine: &str, when: &str, lines: &str, size: u32) -> Vec<Logged> {
     for number in 0..PICTURES {
         server.write(&format!("picture-{number}.bmp"), &picture(size));
     }
-    let shown = chromium(&server, &format!("{url}/index.html"));
+    let shown = chromium::show(&server, &format!("{url}/index.html")).expect("it is there");
     let expected = format!("came: {} other: 0 ran flex", PICTURES + 2);
     assert!(shown.contains(&expected), "{engine}: {shown}");
     let all = logged(&server);
@@ -420,7 +375,7 @@ fn overtaken(all: &[Logged], path: &str) -> (usize, usize) {
 
 #[test]
 fn chromium_gets_the_urgent_beside_slow_pictures() {
-    if !has_chromium() {
+    if !chromium::is_there() {
         return;
     }
     for engine in support::engines::lines() {
@@ -443,7 +398,7 @@ fn chromium_gets_the_urgent_beside_slow_pictures() {
 fn chromium_gets_the_urgent_first() {
     // How often the browser may ask for the urgent so late that most has been sent by then.
     const TRIES: usize = 5;
-    if !has_chromium() {
+    if !chromium::is_there() {
         return;
     }
     for engine in support::engines::lines() {

@@ -538,46 +538,6 @@ fn python_shows_a_certificate_and_names_protocols() {
     }
 }
 
-/// What Chromium makes of a page, as HTML; `None`, and a line that says so, where it is missing.
-fn chromium(server: &Server, url: &str) -> Option<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|folder| folder.join("chromium").is_file()) {
-        eprintln!("skipped: no chromium here (tests/install-packages)");
-        return None;
-    }
-    let profile = format!(
-        "--user-data-dir={}",
-        server.prefix.join("profile").display()
-    );
-    let output = Command::new("timeout")
-        .args([
-            "300",
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-        ])
-        .args([
-            "--no-proxy-server",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-        ])
-        // The certificate vouches for itself. What the browser checks of the handshake stays checked.
-        .args([
-            "--disable-background-networking",
-            "--ignore-certificate-errors",
-        ])
-        .args([&*profile, "--dump-dom", url])
-        .env("HOME", &server.prefix)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let page = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(page.contains("<html"), "{page}\n{said}");
-    Some(page)
-}
-
 #[test]
 fn chromium_shows_a_page_and_resumes() {
     for engine in support::engines::lines() {
@@ -599,7 +559,9 @@ fn chromium_shows_a_page_and_resumes() {
         for number in 0..8 {
             server.write(&format!("{number}.txt"), b"text");
         }
-        let Some(shown) = chromium(&server, &format!("https://localhost:{port}/index.html")) else {
+        let Some(shown) =
+            support::chromium::show(&server, &format!("https://localhost:{port}/index.html"))
+        else {
             return;
         };
         assert!(

@@ -283,7 +283,10 @@ impl Exchange {
     /// How many bytes of a file are worth reading for the client now; waits until some of them could leave.
     pub async fn room(&mut self, request: &mut Request) -> Result<u64, Abort> {
         match &mut self.protocol {
-            Protocol::H2(h2) => sender::room(&mut **h2, request).await,
+            Protocol::H2(h2) => {
+                let room = h2.room().await;
+                room.map_err(|error| sender::not_taken(&**h2, request, error))
+            }
             _ => Ok(READ_SIZE),
         }
     }

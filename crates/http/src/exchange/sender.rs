@@ -16,7 +16,7 @@ use engine::select::{Either, either};
 use proto::h1::Version;
 
 use crate::exchange::Abort;
-use crate::output::{Piece, READ_SIZE};
+use crate::output::Piece;
 use crate::request::Request;
 
 /// What a response's body leaves by: a connection, or a stream of one.
@@ -44,14 +44,6 @@ pub trait Wire {
     /// # Errors
     /// `TimedOut` where the client has taken nothing for the send timeout; those of the connection.
     fn drained(&mut self, limit: usize) -> impl Future<Output = io::Result<()>>;
-
-    /// Waits until bytes of the body could leave, where what is read before would only lie in memory. How many are worth reading now.
-    ///
-    /// # Errors
-    /// As of [`drained`](Wire::drained).
-    fn room(&mut self) -> impl Future<Output = io::Result<u64>> {
-        std::future::ready(Ok(READ_SIZE))
-    }
 
     /// Whether nothing that is queued will leave any more.
     fn is_gone(&self) -> bool {
@@ -244,14 +236,8 @@ async fn wait_for_client<W: Wire>(wire: &mut W, request: &mut Request) -> Result
     drained.map_err(|error| not_taken(wire, request, error))
 }
 
-/// See [`Wire::room`].
-pub async fn room(wire: &mut impl Wire, request: &mut Request) -> Result<u64, Abort> {
-    let room = wire.room().await;
-    room.map_err(|error| not_taken(wire, request, error))
-}
-
 /// The client takes no more: what it has not taken was not sent.
-fn not_taken(wire: &impl Wire, request: &mut Request, error: io::Error) -> Abort {
+pub(super) fn not_taken(wire: &impl Wire, request: &mut Request, error: io::Error) -> Abort {
     request.sent.take_back(wire.backlog() as u64);
     error.into()
 }

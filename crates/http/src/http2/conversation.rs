@@ -18,14 +18,12 @@ use std::time::{Duration, Instant};
 use engine::Buffer;
 use framework::generation::Local;
 use framework::panics;
-use proto::base64;
 use proto::h1::BodyLength;
 use proto::h2::connection::Heads;
 use proto::h2::frame::PREFACE;
 use proto::h2::request::{Asked, HeadFault, Rules};
 use proto::h2::{ErrorCode, Event, Limits, Violation};
 use proto::head::Head;
-use proto::header::Known;
 use transport::tls::server::HTTP2;
 
 use crate::connection::Connection;
@@ -37,6 +35,7 @@ use crate::exchange::{Abort, Exchange};
 use crate::hot::{self, Dated, Form, Leaves};
 use crate::http2::exchange::H2;
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, Shared};
+use crate::http2::tunnel;
 use crate::plan::Server;
 use crate::request::{self, Request};
 use crate::{ending, error_page, log, pool};
@@ -180,7 +179,7 @@ async fn leave(shared: &Rc<Shared>, end: End) -> After {
             match lingering_of(&shared.connection) {
                 Some(lingering) if matches!(end, End::Done) => lingering,
                 _ => {
-                    shared.flush();
+                    shared.flush_now();
                     return After::CLOSE;
                 }
             }
@@ -196,7 +195,7 @@ async fn leave(shared: &Rc<Shared>, end: End) -> After {
             (LINGERING_TIME, LINGERING_TIME)
         }
     };
-    shared.flush();
+    shared.flush_now();
     shared.lose_all();
     linger(&shared.connection, lingering).await;
     After::Drop
@@ -344,7 +343,7 @@ impl<'a> Talk<'a> {
                 self.announced = Some(engine::now());
                 // What is on its way is still served.
                 self.shared.with(|machine| machine.announce_end());
-                self.shared.flush();
+                self.shared.flush_now();
             }
             // It has had the time for that.
             Some(at) if engine::now() - at >= CONFIRMING_TIME => {
@@ -483,7 +482,7 @@ impl<'a> Talk<'a> {
             return false;
         }
         // Then it goes to the transport, as far as that takes it.
-        self.shared.flush();
+        self.shared.flush_now();
         self.shared.connection.stream.start_send() >= IN_TRANSPORT_MAX
     }
 
@@ -723,12 +722,8 @@ async fn serve_one(
             true => h2.ended().await,
             false => Err(ErrorKind::Other.into()),
         };
-        if complete && ended.is_err() {
-            request.sent.complete = false;
-            request.sent.take_back(flow.queued());
-        }
-        request.sent.take_back(flow.lost());
         if let Err(error) = ended {
+            request.sent.complete &= !complete;
             let late = error.kind() == ErrorKind::TimedOut;
             match &outcome {
                 // What nginx resets as if it had timed out, too.
@@ -743,6 +738,12 @@ async fn serve_one(
                 }
             }
         }
+        // What has not left was not sent; of what has timed out the sender knows that already.
+        let waiting = match &outcome {
+            Err(Abort::TimedOut) => 0,
+            _ => flow.queued(),
+        };
+        request.sent.take_back(waiting + flow.lost());
     }
     let is_malformed = match asked {
         Ok(_) if asks_for_tunnel => false,
@@ -799,7 +800,7 @@ fn begin(
     let length = match (ends, asked.content_length) {
         // What comes is for the tunnel.
         _ if asked.protocol.is_some() => {
-            ask_by_websocket_key(request);
+            tunnel::ask_by_key(request);
             BodyLength::None
         }
         // As nginx says it of a client that announces a body and sends none.
@@ -813,19 +814,4 @@ fn begin(
     };
     request.body.begin(length, 0);
     Ok(())
-}
-
-/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441, section 5.1).
-fn ask_by_websocket_key(request: &mut Request) {
-    let is_websocket = request
-        .header(Known::Upgrade)
-        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
-    if is_websocket {
-        let mut bytes = [0; 16];
-        // Without random bytes it is still a key; it guards no secret.
-        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-        let mut key = Vec::new();
-        base64::encode(&bytes, &mut key);
-        request.client_mut().add_field(b"Sec-WebSocket-Key", &key);
-    }
 }

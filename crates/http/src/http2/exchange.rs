@@ -206,6 +206,29 @@ impl H2 {
         self.wait(|flow| flow.queued() == 0).await
     }
 
+    /// Waits until bytes of the response's body could leave; what is read before would only lie in memory. How many are worth reading
+    /// now.
+    ///
+    /// # Errors
+    /// As of [`ended`](Self::ended).
+    pub async fn room(&self) -> io::Result<u64> {
+        if let Some(room) = self.shared.room(&self.flow) {
+            return Ok(room);
+        }
+        let flow = &self.flow;
+        if flow.has_begun() || flow.queued() > 0 {
+            // A little lies ready, so that its next turn does not find it empty-handed.
+            let shared = &self.shared;
+            self.wait(|flow| flow.has_begun() && flow.queued() <= shared.ahead_max() / 2)
+                .await?;
+            return Ok(shared.ahead_max() - flow.queued());
+        }
+        self.shared.ask(flow);
+        self.shared
+            .wait(flow, self.send_timeout, Flow::take_granted)
+            .await
+    }
+
     async fn wait(&self, is_done: impl Fn(&Flow) -> bool) -> io::Result<()> {
         let look = |flow: &Flow| is_done(flow).then_some(());
         self.shared.wait(&self.flow, self.send_timeout, look).await
@@ -268,24 +291,6 @@ impl Wire for H2 {
 
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
         self.wait(|flow| flow.queued() <= limit as u64).await
-    }
-
-    async fn room(&mut self) -> io::Result<u64> {
-        if let Some(room) = self.shared.room(&self.flow) {
-            return Ok(room);
-        }
-        let flow = &self.flow;
-        if flow.has_begun() || flow.queued() > 0 {
-            // A little lies ready, so that its next turn does not find it empty-handed.
-            let shared = &self.shared;
-            self.wait(|flow| flow.has_begun() && flow.queued() <= shared.ahead_max() / 2)
-                .await?;
-            return Ok(shared.ahead_max() - flow.queued());
-        }
-        self.shared.ask(flow);
-        self.shared
-            .wait(flow, self.send_timeout, Flow::take_granted)
-            .await
     }
 
     fn is_gone(&self) -> bool {

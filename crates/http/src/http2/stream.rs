@@ -148,7 +148,7 @@ impl Flow {
         self.granted.take()
     }
 
-    /// Whether it has.
+    /// Whether the client has ended the stream, or the connection has.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
@@ -454,6 +454,12 @@ impl Shared {
             self.connection.send_finished();
         }
         flushed
+    }
+
+    /// The same where no task is waited for: what is there leaves.
+    pub fn flush_now(&self) {
+        // Each task is waited for once.
+        while self.flush() == Flushed::ForNow {}
     }
 
     /// Frames that go before all else.

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
+use proto::base64;
+use proto::header::Known;
 
 use crate::exchange::duplex::Duplex;
 use crate::http2::exchange::READING_WINDOW;
 use crate::http2::stream::{Flow, Shared};
+use crate::request::Request;
 
 /// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone; ours is sent when the exchange ends.
 pub struct Tunnel {
@@ -83,5 +86,20 @@ impl Duplex for Tunnel {
 
     fn set_nodelay(&self) {
         // The connection has it (`tcp_nodelay`), whatever its streams carry.
+    }
+}
+
+/// The upstream of a WebSocket wants a key, of which clients of HTTP/2 know nothing (RFC 8441, section 5.1).
+pub fn ask_by_key(request: &mut Request) {
+    let is_websocket = request
+        .header(Known::Upgrade)
+        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+    if is_websocket {
+        let mut bytes = [0; 16];
+        // Without random bytes it is still a key; it guards no secret.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        let mut key = Vec::new();
+        base64::encode(&bytes, &mut key);
+        request.client_mut().add_field(b"Sec-WebSocket-Key", &key);
     }
 }

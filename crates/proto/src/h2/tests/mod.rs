@@ -6,6 +6,7 @@ mod floods;
 mod frames;
 mod pipe;
 mod requests;
+mod seeds;
 mod sends;
 mod streams;
 mod windows;

@@ -1,51 +1,20 @@
-//! Both ends of a connection talk through a pipe that splits and delays, by seed. `SEED=n` runs one alone, `SEEDS=n` so many,
-//! and `FOR=seconds` new ones for so long, of the test that is ignored.
+//! Both ends of a connection talk through a pipe that splits and delays, by seed.
 
-use std::time::{Duration, Instant};
-
+use super::seeds::Seeded;
 use crate::h2::testing::talk;
 
-const SEEDS: u64 = 500;
-
-/// Random bytes by a seed (SplitMix64).
-fn choices(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    let length = next() % 4000;
-    (0..length).map(|_| next() as u8).collect()
-}
-
-fn run(seed: u64) {
-    let talked = std::panic::catch_unwind(|| talk(&choices(seed)));
-    assert!(talked.is_ok(), "SEED={seed}");
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap())
-}
+const TALK: Seeded = Seeded {
+    length_max: 4000,
+    run: talk,
+};
 
 #[test]
 fn both_ends_agree() {
-    match variable("SEED") {
-        Some(seed) => run(seed),
-        None => (0..variable("SEEDS").unwrap_or(SEEDS)).for_each(run),
-    }
+    TALK.each(500);
 }
 
 #[test]
 #[ignore = "runs for FOR seconds"]
 fn both_ends_agree_for_long() {
-    let end = Instant::now() + Duration::from_secs(variable("FOR").unwrap_or(60));
-    let mut seed = variable("SEED").unwrap_or(1 << 32);
-    while Instant::now() < end {
-        run(seed);
-        seed += 1;
-    }
-    println!("up to SEED={seed}");
+    TALK.for_long();
 }
