@@ -590,3 +590,36 @@ fn a_response_that_is_given_up_ends_at_once_and_is_logged_as_it_was_sent() {
         }
     });
 }
+
+/// The log has a line for it, and the file stays.
+#[test]
+fn a_request_that_is_reset_with_its_head_is_not_begun() {
+    let lines = "access_log logs/reset.log reset; location / { dav_methods DELETE; }
+        [http]
+        log_format reset '$request_method $uri $status $body_bytes_sent';
+        ";
+    each_server(lines, |server| {
+        let www = server.prefix.join("www");
+        fs::set_permissions(&www, fs::Permissions::from_mode(0o777)).unwrap();
+        server.write("file", b"kept");
+        server.write("other", b"gone");
+        let mut client = Client::connect(server.port);
+        let delete = |client: &mut Client, path: &'static str| {
+            let fields = [
+                (":method", "DELETE"),
+                (":scheme", "http"),
+                (":path", path),
+                (":authority", "a"),
+            ];
+            client.frames_of(&fields, None)
+        };
+        let (stream, mut out) = delete(&mut client, "/file");
+        frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+        client.send(&out);
+        server.wait_for_line("reset.log", "DELETE /file 499 0\n");
+        let (stream, out) = delete(&mut client, "/other");
+        client.send(&out);
+        assert_eq!(client.response(stream).status, 204);
+        assert!(www.join("file").exists() && !www.join("other").exists());
+    });
+}

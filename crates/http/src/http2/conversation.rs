@@ -699,6 +699,8 @@ async fn serve_one(
     let asks_for_tunnel = asked.is_ok_and(|asked| asked.protocol.is_some());
     let mut exchange = Exchange::h2(H2::new(shared, flow, asks_for_tunnel));
     let outcome = match begin(connection, request, ends, asked) {
+        // Its reset has come with its head: no work is begun that has to be undone (CVE-2023-44487).
+        Ok(()) if flow.is_gone() => Err(Abort::Closed(ErrorKind::ConnectionReset.into())),
         Ok(()) => request::handle(request, &mut exchange).await,
         Err((text, status)) => {
             request.activity.doing = crate::doing::READING_HEADERS;
