@@ -40,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "transport",
         &["variables", "logs", "framework", "proto", "conf", "engine"],
     ),
+    ("upstream", &["transport", "framework", "engine"]),
     (
         "rules",
         &[
@@ -70,6 +71,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "http",
             "rules",
+            "upstream",
             "transport",
             "variables",
             "logs",

@@ -10,7 +10,7 @@ use base::hash::Map;
 
 use crate::counters::ThreadCounters;
 use crate::service::Service;
-use crate::slot::{OfThread, Rooms, Slot, ThreadGeneration};
+use crate::slot::{OfThread, Rooms, Slot, Thread, ThreadGeneration};
 use crate::zone::Zones;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -88,16 +88,27 @@ pub struct Local {
     pub counts: Arc<ThreadCounters>,
     retired: Cell<bool>,
     rooms: Rooms,
+    /// What is kept over all generations.
+    rooms_of_thread: Rc<Rooms>,
 }
 
 impl Local {
-    /// A thread's view of a generation.
+    /// A thread's view of its first generation.
     pub fn new(generation: Arc<Generation>, counts: Arc<ThreadCounters>) -> Local {
         Local {
             generation,
             counts,
             retired: Cell::new(false),
             rooms: Rooms::default(),
+            rooms_of_thread: Rc::default(),
+        }
+    }
+
+    /// The same thread's view of the next generation.
+    pub fn followed_by(&self, generation: Arc<Generation>) -> Local {
+        Local {
+            rooms_of_thread: Rc::clone(&self.rooms_of_thread),
+            ..Local::new(generation, Arc::clone(&self.counts))
         }
     }
 
@@ -109,6 +120,16 @@ impl Local {
     /// What a module keeps here, made when it is first asked for.
     pub fn at<T: OfThread>(&self, slot: &Slot<T, ThreadGeneration>) -> Rc<RefCell<T>> {
         self.rooms.at(slot, self)
+    }
+
+    /// What a module keeps over all generations, made when it is first asked for.
+    pub fn of_thread<T: OfThread>(&self, slot: &Slot<T, Thread>) -> Rc<RefCell<T>> {
+        self.rooms_of_thread.at(slot, self)
+    }
+
+    /// The thread begins to end: what is kept over all generations goes.
+    pub fn retire_thread(&self) {
+        self.rooms_of_thread.retire();
     }
 
     /// A newer generation has replaced it on this thread: what is kept for quickness alone goes.

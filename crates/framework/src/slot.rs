@@ -29,6 +29,16 @@ impl Lifetime for ThreadGeneration {
     }
 }
 
+/// As long as one thread serves, by whatever generation.
+pub enum Thread {}
+
+impl Lifetime for Thread {
+    fn next_number() -> u16 {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
 /// A place for a `T`, which lives as long as `L` says. Slots are statics: their number is bounded by the code.
 pub struct Slot<T, L> {
     number: AtomicU16,
@@ -75,12 +85,13 @@ impl<T, L: Lifetime> Slot<T, L> {
     }
 }
 
-/// What one thread keeps for one generation.
+/// What one thread keeps, for one generation or over all.
 pub trait OfThread: 'static {
     /// What it is before its first use.
     fn begin(local: &Local) -> Self;
 
-    /// A newer generation serves from now on; requests that have begun may still ask.
+    /// A newer generation serves from now on, or, of what lives as long as the thread, none: the thread begins to end. Requests that
+    /// have begun may still ask.
     fn retire(&mut self) {}
 }
 
@@ -96,11 +107,7 @@ struct Room {
 
 impl Rooms {
     /// What the slot holds, made when it is first asked for.
-    pub fn at<T: OfThread>(
-        &self,
-        slot: &Slot<T, ThreadGeneration>,
-        local: &Local,
-    ) -> Rc<RefCell<T>> {
+    pub fn at<T: OfThread, L: Lifetime>(&self, slot: &Slot<T, L>, local: &Local) -> Rc<RefCell<T>> {
         let number = slot.number();
         if let Some(Some(room)) = self.0.borrow().get(number)
             && let Ok(known) = Rc::clone(&room.value).downcast()
@@ -121,7 +128,7 @@ impl Rooms {
         made
     }
 
-    /// A newer generation serves from now on.
+    /// Tells all that their time is over.
     pub fn retire(&self) {
         for room in self.0.borrow().iter().flatten() {
             (room.retire)(&*room.value);

@@ -114,6 +114,7 @@ impl Worker {
             engine::sleep(FINISHING_LOOK).await;
         }
         self.accepting.borrow_mut().clear();
+        self.current().retire_thread();
         self.forget();
         CURRENT.set(None);
     }
@@ -153,7 +154,7 @@ impl Worker {
     /// Serves by this generation from the next request on, and listens on just these sockets.
     pub fn swap(self: &Rc<Worker>, generation: Arc<Generation>, sockets: Share) {
         self.report.serves_by(&generation);
-        let fresh = Rc::new(Local::new(generation, Arc::clone(&self.counts)));
+        let fresh = Rc::new(self.current().followed_by(generation));
         let old = std::mem::replace(&mut *self.current.borrow_mut(), fresh);
         self.count_turns();
         old.retire();
@@ -267,6 +268,7 @@ impl Worker {
             accepting.stop.set();
         }
         engine::spawn(close_idle(Rc::clone(self)));
+        self.current().retire_thread();
         self.end_if_idle();
     }
 

@@ -32,7 +32,10 @@ enum Remaining {
 
 /// The body of an upstream's response.
 pub(super) struct UpstreamBody {
-    peer: UpstreamConnection,
+    /// Until the body has come to its end.
+    peer: Option<UpstreamConnection>,
+    /// Whether the connection may serve another request after this.
+    may_go_on: bool,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
     seen: Rc<Attempts>,
     remaining: Remaining,
@@ -69,6 +72,8 @@ pub(super) struct Arrived {
     /// How many bytes came beyond `proxy_buffer_size`: as nginx reads them only for the body, `$upstream_bytes_received`
     /// has them once that is read.
     pub beyond: u64,
+    /// Whether the upstream goes on with the connection behind the body.
+    pub may_go_on: bool,
 }
 
 /// What there is to log where more has come than the head of the answer has announced.
@@ -87,8 +92,9 @@ impl UpstreamBody {
         arrived: Arrived,
         buffered: bool,
     ) -> UpstreamBody {
-        UpstreamBody {
-            peer,
+        let mut body = UpstreamBody {
+            peer: Some(peer),
+            may_go_on: arrived.may_go_on,
             seen,
             remaining: match framing {
                 ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
@@ -110,15 +116,34 @@ impl UpstreamBody {
                 true => READING_BODY,
                 false => READING,
             },
+        };
+        // Nothing may ask for the end of nothing.
+        if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
+            body.let_go();
         }
+        body
     }
 
     /// The body has come to its end.
     fn end(&mut self) -> Given {
         self.remaining = Remaining::Nothing;
-        self.peer.stream.announce_end();
         self.note_end();
+        self.let_go();
         Given::End
+    }
+
+    /// Its connection serves another request, or ends.
+    fn let_go(&mut self) {
+        let Some(mut peer) = self.peer.take() else {
+            return;
+        };
+        self.seen.borrow_mut().note(|attempt, elapsed| {
+            let header = attempt.header_time.unwrap_or_default();
+            if let Some(lease) = &mut peer.lease {
+                lease.answer_came(header, elapsed.unwrap_or_default());
+            }
+        });
+        peer.done(self.may_go_on);
     }
 
     fn note_end(&self) {
@@ -129,7 +154,10 @@ impl UpstreamBody {
     /// The upstream sends no more: the end where nothing else marks it, else a broken response.
     fn stop(&mut self, stopped: io::Result<()>) -> Given {
         let text = match stopped {
-            Ok(()) if matches!(self.remaining, Remaining::UntilClose) => return self.end(),
+            Ok(()) if matches!(self.remaining, Remaining::UntilClose) => {
+                self.may_go_on = false;
+                return self.end();
+            }
             Ok(()) => "upstream prematurely closed connection while reading upstream".into(),
             Err(error) => match error.kind() {
                 io::ErrorKind::TimedOut => {
@@ -161,10 +189,12 @@ impl UpstreamBody {
         while !self.received.is_empty() {
             match &mut self.remaining {
                 Remaining::Nothing => {
+                    self.may_go_on = false;
                     self.received = Buffer::default();
                     return Some(Given::Told(told_excess(self.doing)));
                 }
                 Remaining::NothingAfterChunks => {
+                    self.may_go_on = false;
                     self.received = Buffer::default();
                     let text = format!("upstream sent data after final chunk {}", self.doing);
                     return Some(Given::Told(Told::new(Level::Warn, text)));
@@ -243,7 +273,10 @@ impl Source for UpstreamBody {
         let deadline = self
             .deadline
             .get_or_insert_with(|| engine::now() + read_timeout);
-        let received = ready!(self.peer.stream.poll_recv(Some(*deadline), context));
+        let Some(peer) = &self.peer else {
+            return Poll::Ready(()); // there is nothing to wait for
+        };
+        let received = ready!(peer.stream.poll_recv(Some(*deadline), context));
         self.deadline = None;
         match received {
             Ok(buffer) if buffer.is_empty() => self.stopped = Some(Ok(())),

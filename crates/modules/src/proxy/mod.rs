@@ -1,7 +1,6 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Each try opens a connection of
-//! its own; pools and caching are not here. `serve` is the way of a proxied request;
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
@@ -20,14 +19,18 @@ pub mod variables;
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::upstream::pool::{self, Connection, Made};
+use ::upstream::{Lease, Selection};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
+use framework::generation::Local;
 use http::body as request_body;
 use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
@@ -41,8 +44,7 @@ use proto::header::Known;
 use proto::method::Method;
 use transport::Transport;
 
-use crate::upstream::STATES;
-use crate::upstream::Selection;
+use crate::upstream::Group;
 
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
@@ -73,8 +75,52 @@ const SENDING: &str = "while sending request to upstream";
 /// A connection to a peer.
 pub(super) struct UpstreamConnection {
     stream: Transport,
+    made: Made,
     /// What it sent, or how it ended, while the request was still being sent.
     early: Option<io::Result<Buffer>>,
+    /// Whether the request has been given to it to its last byte.
+    asked: bool,
+    /// The peer, as long as it has the request; once it has answered.
+    lease: Option<Lease>,
+    /// Where it goes once its answer has come whole.
+    home: Rc<Home>,
+}
+
+/// Where connections are kept that have served one request and may serve another.
+struct Home {
+    local: Rc<Local>,
+    group: Arc<Group>,
+}
+
+impl UpstreamConnection {
+    /// A request may be sent over it.
+    fn over(connection: Connection, settings: &Settings, home: Rc<Home>) -> UpstreamConnection {
+        let Connection { transport, made } = connection;
+        transport.set_send_timeout(settings.send_timeout);
+        UpstreamConnection {
+            stream: transport,
+            made,
+            early: None,
+            asked: false,
+            lease: None,
+            home,
+        }
+    }
+
+    /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
+    /// much.
+    fn done(mut self, may_go_on: bool) {
+        self.lease = None;
+        let is_kept = may_go_on && self.asked && self.early.is_none();
+        if !is_kept || self.stream.backlog() > 0 || self.home.group.shared.keepalive.is_none() {
+            return self.stream.announce_end();
+        }
+        let connection = Connection {
+            transport: self.stream,
+            made: self.made,
+        };
+        pool::give_back(&self.home.local, &self.home.group.shared, connection);
+    }
 }
 
 /// Why a try came to nothing.
@@ -86,6 +132,8 @@ pub(super) struct Failure {
     doing: &'static str,
     /// Whether some of the request may have reached the peer.
     sent: bool,
+    /// Whether the connection had been kept, so that the peer may have closed it before it saw the request.
+    kept: bool,
 }
 
 /// How a try ends without an answer.
@@ -120,6 +168,8 @@ struct Outgoing {
     secured: Option<Secured>,
     /// How the URL of log lines begins.
     scheme: Scheme,
+    /// What another request must agree on to use the same connection.
+    terms: Bytes,
 }
 
 /// Passes a request on and gives the answer back.
@@ -187,7 +237,7 @@ async fn pass_on(
         },
         _ => None,
     };
-    let outgoing = match head::write(request, proxy, target, buffered) {
+    let mut outgoing = match head::write(request, proxy, target, buffered) {
         Ok(written) => Outgoing {
             head: written.head.into(),
             uri: written.uri,
@@ -196,6 +246,7 @@ async fn pass_on(
             from: settings.bind.address(request),
             secured,
             scheme: target.scheme,
+            terms: Bytes::new(),
         },
         Err(status) => return Ok(Step::Finish(status)),
     };
@@ -208,35 +259,49 @@ async fn pass_on(
             return Err(request.client_left(exchange));
         }
     };
-    let mut selection = Selection::new(&group, settings.next_upstream_tries);
-    let (peer, mut answer) =
-        match ask(request, exchange, &settings, &mut selection, &outgoing).await? {
-            Ok(answered) => answered,
-            Err(status) => return Ok(finish(request, status)),
-        };
+    outgoing.terms = terms(request, proxy, &group, &outgoing);
+    let mut selection = group.select(request, settings.next_upstream_tries);
+    let home = Rc::new(Home {
+        local: Rc::clone(&request.local),
+        group,
+    });
+    let asking = ask(
+        request,
+        exchange,
+        &settings,
+        &mut selection,
+        &outgoing,
+        &home,
+    );
+    let (peer, mut answer) = match asking.await? {
+        Ok(answered) => answered,
+        Err(status) => return Ok(finish(request, status)),
+    };
     if answer.head.is_upgrade() {
         return match outgoing.upgrade {
             true => tunnel::run(request, exchange, &settings, peer, answer).await,
             false => Ok(response::refuse_upgrade(request)),
         };
     }
-    match response::apply(request, proxy, target, &answer) {
-        response::Applied::Pass => {}
-        response::Applied::Step(step) => {
-            if let Some(asked) = &request.upstream {
-                asked.end();
-            }
-            return Ok(step);
-        }
-    }
+    let applied = response::apply(request, proxy, target, &answer);
     let is_head = head::is_head(request, &settings);
+    if let response::Applied::Step(step) = applied {
+        if let Some(asked) = &request.upstream {
+            asked.end();
+        }
+        if answer.ends_with_head(is_head) {
+            peer.done(answer.keeps_alive());
+        }
+        return Ok(step);
+    }
     if is_head && request.method != Method::Head && request.response.content_length.is_some() {
         // The client would wait for a body, and there is none to come.
         request.response.content_length = Some(0);
     }
     let framing = answer.head.body(is_head);
     let mut rest = std::mem::take(&mut answer.rest);
-    if matches!(framing, ResponseBody::None) && !rest.is_empty() {
+    let said_too_much = matches!(framing, ResponseBody::None) && !rest.is_empty();
+    if said_too_much {
         // No client waits for what follows such a head, and nothing will look at it.
         let length = std::mem::take(&mut rest).len() as u64;
         if !is_head {
@@ -251,6 +316,7 @@ async fn pass_on(
     let arrived = body::Arrived {
         rest,
         beyond: answer.beyond,
+        may_go_on: answer.keeps_alive() && !said_too_much,
     };
     let seen = Attempts::enter(request);
     let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds);
@@ -283,14 +349,23 @@ async fn ask(
     settings: &Settings,
     selection: &mut Selection,
     outgoing: &Outgoing,
+    home: &Rc<Home>,
 ) -> Result<Result<(UpstreamConnection, UpstreamResponse), u16>, Abort> {
     let began = engine::now();
     loop {
-        match attempt(request, exchange, settings, selection, outgoing, began).await {
-            Ok(answered) => {
-                let states = request.local.at(&STATES);
-                selection.done(&mut states.borrow_mut());
-                return Ok(Ok(answered));
+        match attempt(
+            request, exchange, settings, selection, outgoing, home, began,
+        )
+        .await
+        {
+            Ok((mut peer, answer)) => {
+                peer.lease = selection.answered();
+                if let Some(lease) = &mut peer.lease {
+                    note(request, |attempt, _| {
+                        lease.head_came(attempt.header_time.unwrap_or_default())
+                    });
+                }
+                return Ok(Ok((peer, answer)));
             }
             Err(AttemptError::Failed(failure)) => {
                 note_failure(request, selection, &failure);
@@ -308,13 +383,12 @@ async fn ask(
 fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
     let doing = failure.doing;
     if failure.cause != Causes::NO_LIVE {
-        let states = request.local.at(&STATES);
-        let mut states = states.borrow_mut();
-        let out = if failure.cause.is_harmless() {
-            selection.done(&mut states);
-            false
-        } else {
-            selection.failed(&mut states, engine::now())
+        let out = match failure.cause.is_harmless() {
+            true => {
+                selection.passed_by();
+                false
+            }
+            false => selection.failed(engine::now()),
         };
         if out {
             log::error!(
@@ -330,6 +404,9 @@ fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Fail
             Error,
             "upstream timed out (110: Connection timed out) {doing}"
         );
+    }
+    if failure.kept && failure.cause == Causes::ERROR {
+        selection.try_once_more();
     }
     note(request, |attempt, elapsed| {
         attempt.response_time = elapsed;
@@ -365,13 +442,30 @@ async fn attempt(
     settings: &Settings,
     selection: &mut Selection,
     outgoing: &Outgoing,
+    home: &Rc<Home>,
     began: Instant,
 ) -> Result<(UpstreamConnection, UpstreamResponse), AttemptError> {
     let address = choose(request, selection, outgoing)?;
     log::error!(request, Debug, "http upstream connect: {address}");
-    let mut peer = connect(request, exchange, settings, &address, outgoing).await?;
-    send(request, exchange, settings, &mut peer, outgoing).await?;
-    let answer = response::read(request, exchange, settings, &mut peer).await?;
+    let group = &home.group.shared;
+    let (mut peer, kept) = match pool::take(&home.local, group, &address, &outgoing.terms) {
+        Some(connection) => {
+            note(request, |attempt, _| {
+                attempt.connect_time = Some(Duration::ZERO)
+            });
+            let home = Rc::clone(home);
+            (UpstreamConnection::over(connection, settings, home), true)
+        }
+        None => (
+            connect(request, exchange, settings, &address, outgoing, home).await?,
+            false,
+        ),
+    };
+    let asked = converse(request, exchange, settings, &mut peer, outgoing).await;
+    let answer = asked.map_err(|error| match error {
+        AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
+        error => error,
+    })?;
     let status = answer.head.status();
     // An answer that is as bad as none counts as none while there is another peer to try.
     if let Some(cause) = Causes::of_status(status)
@@ -382,12 +476,46 @@ async fn attempt(
             status,
             doing: response::READING,
             sent: true,
+            kept,
         };
         if may_try_next(request, settings, selection, outgoing, &failure, began) {
             return Err(AttemptError::Failed(failure));
         }
     }
     Ok((peer, answer))
+}
+
+/// Asks over a connection that stands: sends the request, reads the head of the answer.
+async fn converse(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    peer: &mut UpstreamConnection,
+    outgoing: &Outgoing,
+) -> Result<UpstreamResponse, AttemptError> {
+    send(request, exchange, settings, peer, outgoing).await?;
+    response::read(request, exchange, settings, peer).await
+}
+
+/// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
+fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
+    let Some(keepalive) = group.shared.keepalive else {
+        return Bytes::new();
+    };
+    let mut terms = Vec::new();
+    if keepalive.local {
+        terms.extend_from_slice(&proxy.place);
+    }
+    if let Some(from) = outgoing.from {
+        terms.extend_from_slice(format!(" from {from}").as_bytes());
+    }
+    if let Some(secured) = &outgoing.secured {
+        // Whom to trust is a generation's: what it names may have changed since.
+        let generation = request.local.generation.number;
+        terms.extend_from_slice(format!(" by {generation} ").as_bytes());
+        secured.append_terms(&mut terms);
+    }
+    terms.into()
 }
 
 /// Chooses the peer of the next try.
@@ -397,9 +525,7 @@ fn choose(
     outgoing: &Outgoing,
 ) -> Result<Address, AttemptError> {
     let now = engine::now();
-    let states = request.local.at(&STATES);
-    let chosen = selection.next(&mut states.borrow_mut(), now);
-    let (address, name) = match chosen {
+    let (address, name) = match selection.next(now) {
         Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
         None => (None, selection.group().name.clone()),
     };
@@ -429,6 +555,7 @@ fn choose(
             status: 502,
             doing: CONNECTING,
             sent: false,
+            kept: false,
         })
     })
 }
@@ -439,6 +566,7 @@ async fn connect(
     settings: &Settings,
     address: &Address,
     outgoing: &Outgoing,
+    home: &Rc<Home>,
 ) -> Result<UpstreamConnection, AttemptError> {
     let deadline = engine::now() + settings.connect_timeout;
     let connecting = engine::net::connect(address, outgoing.from, Some(deadline));
@@ -454,14 +582,14 @@ async fn connect(
     };
     match connected {
         Ok(stream) => {
-            stream.set_send_timeout(settings.send_timeout);
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
             }
-            let peer = UpstreamConnection {
-                stream: stream.into(),
-                early: None,
+            let connection = Connection {
+                transport: stream.into(),
+                made: Made::now(address.clone(), outgoing.terms.clone()),
             };
+            let peer = UpstreamConnection::over(connection, settings, Rc::clone(home));
             if let Some(secured) = &outgoing.secured {
                 secure(request, exchange, settings, &peer, secured, deadline).await?;
             }
@@ -521,6 +649,7 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
         status: 502,
         doing: CONNECTING,
         sent: false,
+        kept: false,
     }
 }
 
@@ -535,6 +664,7 @@ async fn send(
 ) -> Result<(), AttemptError> {
     let mut sent = outgoing.head.len() as u64;
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
+    peer.asked = true;
     let pushed = match &outgoing.begun {
         _ if !settings.pass_request_body => Ok(()),
         None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
@@ -571,6 +701,7 @@ async fn stream_body(
             })?,
             Either::Second(early) => {
                 peer.early = Some(early);
+                peer.asked = false;
                 return Ok(());
             }
         };
@@ -580,6 +711,7 @@ async fn stream_body(
         }
         wait_for_peer(request, exchange, settings, peer).await?;
         if peer.early.is_some() {
+            peer.asked = false;
             return Ok(());
         }
     }
@@ -713,6 +845,7 @@ async fn push_file(
         peer.stream.start_send();
         wait_for_peer(request, exchange, settings, peer).await?;
     }
+    peer.asked = offset == length;
     Ok(())
 }
 
@@ -742,6 +875,7 @@ fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str)
         status,
         doing,
         sent: true,
+        kept: false,
     }
 }
 

@@ -11,7 +11,7 @@ use http::log;
 use http::output::Body;
 use http::request::{Request, Step};
 use http::response::Field;
-use proto::h1::response::{NO_HEADER, ResponseHead, parse};
+use proto::h1::response::{NO_HEADER, ResponseBody, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
@@ -34,6 +34,24 @@ pub(super) struct UpstreamResponse {
 }
 
 impl UpstreamResponse {
+    /// Whether the upstream goes on with the connection.
+    pub(super) fn keeps_alive(&self) -> bool {
+        let closes = |field: h1::Field| {
+            let value = field.value(&self.bytes).to_ascii_lowercase();
+            memchr::memmem::find(&value, b"close").is_some()
+        };
+        self.head.version() >= Version::Http11
+            && self.head.status() != SWITCHING_PROTOCOLS
+            && !self.head.all(Known::Connection).any(closes)
+    }
+
+    /// Whether nothing follows the head, and nothing has come behind it.
+    pub(super) fn ends_with_head(&self, is_head: bool) -> bool {
+        let framing = self.head.body(is_head);
+        let is_empty = matches!(framing, ResponseBody::None | ResponseBody::Length(0));
+        is_empty && self.rest.is_empty()
+    }
+
     /// The fields that count: of those that come once, the first.
     pub(super) fn fields(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.head.fields().iter().copied();
@@ -65,6 +83,9 @@ pub(super) const WHILE_READING: &str = " while reading response header from upst
 
 /// Informational responses (1xx) that may come before an answer.
 const INFORMATIONAL_MAX: u32 = 100;
+
+/// 101, RFC 9110 section 15.2.2.
+const SWITCHING_PROTOCOLS: u16 = 101;
 
 /// 103, RFC 8297.
 const EARLY_HINTS: u16 = 103;
@@ -319,6 +340,7 @@ fn bad(cause: Causes) -> AttemptError {
         status: 502,
         doing: READING,
         sent: true,
+        kept: false,
     })
 }
 

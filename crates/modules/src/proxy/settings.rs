@@ -316,6 +316,8 @@ pub struct Proxy {
     destination: Destination,
     /// TLS, where the URL may ask for it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
+    /// Where it stands in the configuration: whoever asks from elsewhere has connections of its own, unless the group says otherwise.
+    pub(super) place: Bytes,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
     pub(super) redirects: Vec<Redirect>,
@@ -401,12 +403,15 @@ impl Proxy {
             true => Some(compiler.feature(scope)?),
             false => None,
         };
+        let at = word.position;
+        let place = format!("at {}:{}:{}", at.file, at.line, at.offset);
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
         Ok(Some(Arc::new(Proxy {
             settings: compiler.feature(scope)?,
             destination,
             tls,
+            place: place.into(),
             prefix_length: prefix.len(),
             redirects,
         })))

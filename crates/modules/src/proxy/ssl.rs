@@ -394,6 +394,19 @@ pub(super) struct Secured {
     verified_name: Option<Vec<u8>>,
 }
 
+impl Secured {
+    /// Appends what must agree where two requests use one connection: the name that is sent and checked, and all else by its
+    /// place in memory, where it stays for as long as its generation.
+    pub(super) fn append_terms(&self, terms: &mut Vec<u8>) {
+        let config = Arc::as_ptr(&self.config).addr();
+        terms.extend_from_slice(format!("{config:x} {:?} ", self.server_name).as_bytes());
+        if let Some(name) = &self.verified_name {
+            terms.push(b'=');
+            terms.extend_from_slice(name);
+        }
+    }
+}
+
 impl UpstreamTls {
     /// Finds name and certificate for a request, or the status to answer with.
     pub(super) async fn prepare(
@@ -501,6 +514,7 @@ pub(super) async fn shake_hands(
         status: if cause == Causes::TIMEOUT { 504 } else { 502 },
         doing: SHAKING_HANDS,
         sent: false,
+        kept: false,
     }))
 }
 

@@ -1,0 +1,167 @@
+//! The groups of servers of one configuration.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::upstream::{Method, Peer, Peers, Selection, Side};
+use bytes::Bytes;
+use conf::Files;
+use engine::net::Address;
+use framework::address;
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::registry::Registry;
+use http::request::Request;
+use http::text::Text;
+
+/// Peers, and what requests are placed among them by.
+#[derive(Debug)]
+pub struct Group {
+    /// The peers.
+    pub shared: Arc<::upstream::Group>,
+    /// What `hash` says.
+    key: Option<Text>,
+}
+
+impl Group {
+    /// Peers that requests share without a key.
+    fn of(shared: Arc<::upstream::Group>) -> Arc<Group> {
+        Arc::new(Group { shared, key: None })
+    }
+
+    /// Peers that are chosen by this key.
+    pub(super) fn by(shared: ::upstream::Group, key: Option<Text>) -> Group {
+        Group {
+            shared: Arc::new(shared),
+            key,
+        }
+    }
+
+    /// A group of one peer, which is asked whatever it did before.
+    pub fn of_one(name: Bytes, address: Address) -> Arc<Group> {
+        Group::of(::upstream::Group::of_one(name, address))
+    }
+
+    /// A group of what a name was resolved to for one request, all alike. What its peers do is forgotten with it.
+    pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
+        Group::of(::upstream::Group::of_addresses(name, addresses))
+    }
+
+    /// The block's name, or the host.
+    pub fn name(&self) -> &Bytes {
+        &self.shared.name
+    }
+
+    /// A request's way through it, of so many tries at most; 0 is as many as there are peers.
+    pub fn select(&self, request: &mut Request, tries_max: usize) -> Selection {
+        let selection = Selection::new(&self.shared, tries_max);
+        match (&self.key, self.shared.method()) {
+            (Some(key), _) => selection.by_text(key.evaluate(request)),
+            (None, Method::IpHash) => selection.by_client(ip_of(request.peer())),
+            _ => selection,
+        }
+    }
+}
+
+fn ip_of(address: &Address) -> Option<IpAddr> {
+    match address {
+        Address::Inet(address) => Some(address.ip()),
+        Address::Unix(_) => None,
+    }
+}
+
+/// The groups of one configuration: those of `upstream` blocks, and host names.
+#[derive(Debug, Default)]
+pub struct Groups {
+    entries: Vec<Entry>,
+}
+
+impl Registry for Groups {}
+
+/// Adds the groups of servers to the generation.
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    generation.add(compiler.registries.take::<Groups>());
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` for an `upstream` block.
+    port: Option<u16>,
+    group: Arc<Group>,
+}
+
+impl Groups {
+    /// The group of an `upstream` block, its name in any case.
+    pub fn declared(&self, name: &[u8]) -> Option<&Arc<Group>> {
+        self.find(name, None)
+    }
+
+    /// The group for a host with or without a port, as a URL names it: a block without one, else
+    /// a host that another URL names with the same port.
+    pub fn named(&self, name: &[u8], port: Option<u16>, default_port: u16) -> Option<&Arc<Group>> {
+        let block = || self.declared(name).filter(|_| port.is_none());
+        block().or_else(|| self.find(name, Some(port.unwrap_or(default_port))))
+    }
+
+    /// The group of a host's addresses, resolved when it is first named; `None` where it has no
+    /// address.
+    pub fn host(
+        &mut self,
+        written: &address::Written<'_>,
+        files: &dyn Files,
+        default_port: u16,
+    ) -> Option<Arc<Group>> {
+        let port = written.port.unwrap_or(default_port);
+        if let Some(known) = self.find(written.name, Some(port)) {
+            return Some(Arc::clone(known));
+        }
+        let addresses = written.resolve(files, port)?;
+        let peers: Vec<Peer> = addresses.into_iter().map(Peer::new).collect();
+        let peers = Arc::new(Peers::new(Side::new(peers), Side::default()));
+        let name = Bytes::copy_from_slice(written.name);
+        let group = ::upstream::Group::new(name, peers, Method::RoundRobin, None);
+        Some(self.add(Some(port), Group::by(group, None)))
+    }
+
+    fn find(&self, name: &[u8], port: Option<u16>) -> Option<&Arc<Group>> {
+        let found = self
+            .entries
+            .iter()
+            .find(|entry| entry.port == port && entry.group.name().eq_ignore_ascii_case(name))?;
+        Some(&found.group)
+    }
+
+    /// Adds one: a block's where there is no port.
+    pub(super) fn add(&mut self, port: Option<u16>, group: Group) -> Arc<Group> {
+        let group = Arc::new(group);
+        self.entries.push(Entry {
+            port,
+            group: Arc::clone(&group),
+        });
+        group
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_by_name_and_port() {
+        let mut groups = Groups::default();
+        let group = |name: &'static str| {
+            let address = Address::Unix("/a".into());
+            let shared = ::upstream::Group::of_one(name.into(), address);
+            Group { shared, key: None }
+        };
+        let block = groups.add(None, group("Backend"));
+        let host = groups.add(Some(8080), group("localhost"));
+        let is = |found: Option<&Arc<Group>>, group| found.is_some_and(|it| Arc::ptr_eq(it, group));
+        assert!(is(groups.declared(b"backend"), &block));
+        assert!(is(groups.named(b"BACKEND", None, 80), &block));
+        assert!(groups.named(b"backend", Some(80), 80).is_none());
+        assert!(is(groups.named(b"localhost", Some(8080), 80), &host));
+        assert!(groups.named(b"localhost", None, 80).is_none());
+        assert!(groups.declared(b"localhost").is_none());
+    }
+}

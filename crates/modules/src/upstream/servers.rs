@@ -1,0 +1,187 @@
+//! A line of `server` in an `upstream` block.
+
+use std::time::Duration;
+
+use ::upstream::Peer;
+use bytes::Bytes;
+use conf::{Fault, Files, Line, Word, parse};
+use engine::net::Address;
+use framework::address;
+
+use super::methods::Supported;
+
+/// One line of `server` in an `upstream` block.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    address: Word,
+    weight: i64,
+    /// 0 is no limit.
+    max_conns: usize,
+    max_fails: u64,
+    fail_timeout: Duration,
+    pub(super) backup: bool,
+    down: bool,
+}
+
+impl Server {
+    /// Reads a line; `supported` is what the method that is in force there takes.
+    pub(super) fn parse(line: &Line, supported: Supported) -> Result<Server, Fault> {
+        Server::of_words(&line.args, supported)
+    }
+
+    fn of_words(words: &[Word], supported: Supported) -> Result<Server, Fault> {
+        let [address, parameters @ ..] = words else {
+            return Err(Fault::new(
+                "invalid number of arguments in \"server\" directive",
+            ));
+        };
+        let mut server = Server {
+            address: address.clone(),
+            weight: 1,
+            max_conns: 0,
+            max_fails: 1,
+            fail_timeout: Duration::from_secs(10),
+            backup: false,
+            down: false,
+        };
+        for word in parameters {
+            if !supported.backup && &*word.bytes == b"backup" {
+                let word_text = word.text();
+                let text = format!("balancing method does not support parameter \"{word_text}\"");
+                return Err(Fault::at(word, text));
+            }
+            server
+                .take(&word.bytes)
+                .ok_or_else(|| parameter_fault(word))?;
+        }
+        Ok(server)
+    }
+
+    /// Takes a parameter; `None` where it is not one, or not a valid one.
+    fn take(&mut self, parameter: &[u8]) -> Option<()> {
+        if let Some(weight) = parameter.strip_prefix(b"weight=") {
+            let weight = parse::number_of(weight).filter(|weight| *weight > 0)?;
+            self.weight = i64::try_from(weight).ok()?;
+        } else if let Some(most) = parameter.strip_prefix(b"max_conns=") {
+            self.max_conns = usize::try_from(parse::number_of(most)?).ok()?;
+        } else if let Some(fails) = parameter.strip_prefix(b"max_fails=") {
+            self.max_fails = parse::number_of(fails)?;
+        } else if let Some(time) = parameter.strip_prefix(b"fail_timeout=") {
+            self.fail_timeout = Duration::from_secs(parse::time_seconds(time)?);
+        } else if parameter == b"backup" {
+            self.backup = true;
+        } else if parameter == b"down" {
+            self.down = true;
+        } else {
+            return None;
+        }
+        Some(())
+    }
+
+    /// A peer for each address.
+    pub(super) fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
+        let fault = |text: &str| {
+            let text = format!("{text} in upstream \"{}\"", self.address.text());
+            Fault::at(&self.address, text)
+        };
+        let written = address::parse(&self.address.bytes).map_err(fault)?;
+        let addresses = written
+            .resolve(files, DEFAULT_PORT)
+            .ok_or_else(|| fault("host not found"))?;
+        let peer = |address: Address| {
+            let mut peer = Peer::new(address);
+            peer.server = Bytes::copy_from_slice(&self.address.bytes);
+            peer.weight = self.weight;
+            peer.max_conns = self.max_conns;
+            peer.max_fails = self.max_fails;
+            peer.fail_timeout = self.fail_timeout;
+            peer.down = self.down;
+            peer
+        };
+        Ok(addresses.into_iter().map(peer).collect())
+    }
+}
+
+/// The port of a server that is written without one.
+const DEFAULT_PORT: u16 = 80;
+
+/// What nginx has and we have not is said so; all else is nginx's error.
+fn parameter_fault(word: &Word) -> Fault {
+    const NOT_YET: [&[u8]; 6] = [
+        b"slow_start=",
+        b"id=",
+        b"service=",
+        b"route=",
+        b"resolve",
+        b"drain",
+    ];
+    if NOT_YET.iter().any(|known| word.bytes.starts_with(known)) {
+        let text = format!("parameter \"{}\" is not supported yet", word.text());
+        return Fault::at(word, text);
+    }
+    Fault::invalid_parameter(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Server, String> {
+        let word = |text: &str| Word {
+            bytes: text.as_bytes().into(),
+            quoted: false,
+            position: Default::default(),
+        };
+        let words: Vec<Word> = line.split(' ').map(word).collect();
+        Server::of_words(&words, Supported::default()).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn lines_of_server() {
+        let plain = parsed("10.0.0.1").unwrap();
+        assert_eq!((plain.weight, plain.max_conns, plain.max_fails), (1, 0, 1));
+        assert_eq!(plain.fail_timeout, Duration::from_secs(10));
+        assert!(!plain.backup && !plain.down);
+
+        let full =
+            parsed("a:1 weight=5 max_conns=7 max_fails=0 fail_timeout=1m backup down").unwrap();
+        assert_eq!((full.weight, full.max_conns, full.max_fails), (5, 7, 0));
+        assert_eq!(full.fail_timeout, Duration::from_secs(60));
+        assert!(full.backup && full.down);
+    }
+
+    /// Texts of nginx 1.31; what it has and we have not is a clear error.
+    #[test]
+    fn faults_of_server() {
+        for parameter in [
+            "weight=0",
+            "weight=x",
+            "max_fails=-1",
+            "fail_timeout=1x",
+            "up",
+        ] {
+            let text = format!("invalid parameter \"{parameter}\"");
+            assert_eq!(parsed(&format!("a {parameter}")).map(drop), Err(text));
+        }
+        let text = "parameter \"slow_start=3s\" is not supported yet".to_owned();
+        assert_eq!(parsed("a slow_start=3s").map(drop), Err(text));
+    }
+
+    #[test]
+    fn a_name_stands_for_all_its_addresses() {
+        let server = parsed("[::1]:81 weight=2 down").unwrap();
+        let peers = server.peers(&conf::Disk).unwrap();
+        assert_eq!(peers.len(), 1);
+        assert_eq!(peers[0].name, "[::1]:81");
+        assert!(peers[0].down && peers[0].weight == 2);
+        assert_eq!(
+            parsed("10.0.0.1").unwrap().peers(&conf::Disk).unwrap()[0].name,
+            "10.0.0.1:80"
+        );
+        let fault = parsed("10.0.0.1:0")
+            .unwrap()
+            .peers(&conf::Disk)
+            .unwrap_err();
+        assert_eq!(fault.message, "invalid port in upstream \"10.0.0.1:0\"");
+    }
+}

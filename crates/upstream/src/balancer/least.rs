@@ -1,0 +1,100 @@
+//! `least_conn` and `least_time`: to the peer that has the least to do for its weight, or needs the least time for it. Among
+//! equals the turns decide, from the first of them on.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#least_conn>
+
+use super::{Asked, Balancer, Timed};
+use crate::peer::Peer;
+
+/// Above this, times in milliseconds are all alike, and requests decide.
+const TIME_MAX: u64 = 5000;
+
+/// Times within so many milliseconds are alike.
+const ALIKE: u64 = 20;
+
+/// By how many requests peers have, or by the times that are given.
+#[derive(Debug)]
+pub(super) struct Least(pub(super) Option<Timed>);
+
+impl Least {
+    /// What a peer has to do.
+    fn load(&self, peer: &Peer, now: u64) -> u64 {
+        let connections = peer.state().connections() as u64;
+        match self.0 {
+            None => connections,
+            Some(timed) => time_of(peer, timed, now).saturating_mul(1 + connections),
+        }
+    }
+}
+
+/// How long a peer would need for a request.
+fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
+    let state = peer.state();
+    let (header, response) = state.times();
+    let mut time = match timed.until_header {
+        true => header,
+        false => response,
+    };
+    // One that has not been asked for long gets its chance again.
+    let fail_timeout = peer.fail_timeout.as_secs();
+    if let Some(unchecked) = state.unchecked_for(now).map(|millis| millis / 1000)
+        && unchecked > fail_timeout
+    {
+        let halvings = unchecked / (fail_timeout + 1);
+        time = time
+            .checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX))
+            .unwrap_or(0);
+    }
+    // One that keeps requests waiting for longer than it used to is bad.
+    if timed.in_flight
+        && let Some(waiting) = state.in_flight.look(now)
+    {
+        time = time.max(waiting);
+    }
+    match time > TIME_MAX {
+        true => TIME_MAX,
+        false => time + ALIKE - time % ALIKE,
+    }
+}
+
+impl Balancer for Least {
+    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+        // What is compared stays as it was seen first.
+        let mut best: Option<(usize, u64, i64)> = None;
+        let mut alike = Vec::new();
+        let per_weight = |load: u64, weight: i64| i128::from(load) * i128::from(weight);
+        for (index, peer) in asked.all_live() {
+            let load = self.load(peer, asked.now);
+            let order = best.map(|(_, least, weight)| {
+                per_weight(load, weight).cmp(&per_weight(least, peer.weight))
+            });
+            match order {
+                None | Some(std::cmp::Ordering::Less) => {
+                    best = Some((index, load, peer.weight));
+                    alike.clear();
+                }
+                Some(std::cmp::Ordering::Equal) => alike.push(index),
+                Some(std::cmp::Ordering::Greater) => {}
+            }
+        }
+        let (first, ..) = best?;
+        if alike.is_empty() {
+            return Some(first);
+        }
+        let mut total = 0_i64;
+        let mut best: Option<(usize, i64)> = None;
+        for index in std::iter::once(first).chain(alike) {
+            let Some(peer) = asked.side.get(index) else {
+                continue;
+            };
+            let (by, current) = peer.state().grow(peer.weight);
+            total = total.saturating_add(by);
+            if best.is_none_or(|(_, weight)| current > weight) {
+                best = Some((index, current));
+            }
+        }
+        let (index, _) = best?;
+        asked.side.get(index)?.state().pay(total);
+        Some(index)
+    }
+}

@@ -1,0 +1,132 @@
+//! Which peer is asked: a file for each way to choose.
+
+mod consistent_hash;
+mod hash;
+mod ip_hash;
+mod least;
+mod random;
+mod round_robin;
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+
+use crate::peer::{Peer, Side};
+use crate::tried::Tried;
+
+/// How a group shares requests out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// By weight, in turns that are spread.
+    RoundRobin,
+    /// By a hash of the request's key, as Cache::Memcached has it.
+    Hash,
+    /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer comes or goes.
+    ConsistentHash,
+    /// By the client's address; of IPv4 the first three bytes.
+    IpHash,
+    /// To the peer with the fewest requests for its weight.
+    LeastConnections,
+    /// To the peer that would be done first by what it has needed until now.
+    LeastTime(Timed),
+    /// By chance.
+    Random,
+    /// By chance two, and of these the one with the fewest requests for its weight.
+    RandomTwo,
+}
+
+/// Which times of its answers a peer is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// Until the head, else until the last byte.
+    pub until_header: bool,
+    /// Also those of requests that have not been answered.
+    pub in_flight: bool,
+}
+
+/// What a balancer goes by.
+pub(crate) struct Asked<'a> {
+    /// The peers.
+    pub side: &'a Side,
+    /// Those that this request has tried.
+    pub tried: &'a Tried,
+    /// In milliseconds of [`millis`](crate::state::millis).
+    pub now: u64,
+    /// What a request is placed by.
+    pub key: &'a Key,
+    /// How far the search of this request has come.
+    pub search: &'a mut Search,
+}
+
+impl Asked<'_> {
+    /// The peer at a place, if it may be asked.
+    fn live(&self, index: usize) -> Option<&Peer> {
+        let peer = self.side.get(index)?;
+        (!self.tried.contains(index) && peer.is_live(self.now)).then_some(peer)
+    }
+
+    /// All that may be asked, with their places.
+    fn all_live(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        let all = self.side.iter().enumerate();
+        all.filter(|(index, peer)| !self.tried.contains(*index) && peer.is_live(self.now))
+    }
+}
+
+/// What a request is placed by, where its group does that.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Key {
+    #[default]
+    Nothing,
+    Text(bytes::Bytes),
+    /// The client's; none where it has come by a Unix socket.
+    Client(Option<IpAddr>),
+}
+
+/// How far the search of a request has come that looks again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    /// Places that were no good.
+    pub misses: u32,
+    /// How often a hash has been made.
+    pub rounds: u32,
+    pub hash: u32,
+}
+
+/// How often places are looked at before the turns of all decide.
+const MISSES_MAX: u32 = 20;
+
+impl Search {
+    /// One place more was no good. Whether it is time to give up.
+    fn miss(&mut self) -> bool {
+        self.misses += 1;
+        self.misses > MISSES_MAX
+    }
+
+    fn is_over(&self) -> bool {
+        self.misses > MISSES_MAX
+    }
+}
+
+/// A way to choose.
+pub(crate) trait Balancer: Debug + Send + Sync {
+    /// The place of the peer to ask next; `None` where this way finds none and the turns of all are to decide.
+    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize>;
+}
+
+/// The way for a method, over these peers.
+pub(crate) fn of(method: Method, side: &Side) -> Box<dyn Balancer> {
+    match method {
+        Method::RoundRobin => Box::new(round_robin::RoundRobin),
+        Method::Hash => Box::new(hash::Hash),
+        Method::ConsistentHash => Box::new(consistent_hash::Ring::new(side)),
+        Method::IpHash => Box::new(ip_hash::IpHash),
+        Method::LeastConnections => Box::new(least::Least(None)),
+        Method::LeastTime(timed) => Box::new(least::Least(Some(timed))),
+        Method::Random => Box::new(random::Random { two: false }),
+        Method::RandomTwo => Box::new(random::Random { two: true }),
+    }
+}
+
+/// By the turns of all.
+pub(crate) fn round_robin(asked: &mut Asked<'_>) -> Option<usize> {
+    round_robin::RoundRobin.choose(asked)
+}

@@ -1,0 +1,46 @@
+//! `random`: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#random>.
+
+use super::{Asked, Balancer};
+
+#[derive(Debug)]
+pub(super) struct Random {
+    /// Draws two, and takes the one with the fewest requests for its weight.
+    pub(super) two: bool,
+}
+
+impl Balancer for Random {
+    fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+        if asked.side.len() < 2 || asked.search.is_over() {
+            return None;
+        }
+        let total = usize::try_from(asked.side.total_weight()).ok()?;
+        let mut first = None;
+        loop {
+            let share = framework::random::below(total);
+            let place = asked.side.at_weight(share as u64)?;
+            if asked.live(place).is_some() && first != Some(place) {
+                match first {
+                    None if self.two => first = Some(place),
+                    None => return Some(place),
+                    Some(first) => return Some(lighter(asked, first, place)),
+                }
+                continue;
+            }
+            if asked.search.miss() {
+                return None;
+            }
+        }
+    }
+}
+
+/// Of two, the one with the fewest requests for its weight; the second where both have as many.
+fn lighter(asked: &Asked<'_>, first: usize, second: usize) -> usize {
+    let load = |of: usize, by: usize| {
+        let peers = asked.side.get(of).zip(asked.side.get(by));
+        peers.map(|(of, by)| of.state().connections() as i128 * i128::from(by.weight))
+    };
+    match load(second, first) > load(first, second) {
+        true => first,
+        false => second,
+    }
+}

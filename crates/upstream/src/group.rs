@@ -1,0 +1,94 @@
+//! A group of peers under a name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::balancer::{self, Balancer, Method};
+use crate::peer::{Peer, Peers, Side};
+
+/// A group of peers: what an `upstream` block declares, or a host's addresses.
+#[derive(Debug)]
+pub struct Group {
+    /// The block's name, or the host.
+    pub name: Bytes,
+    /// What it is kept by in a thread's pool, if its connections are kept.
+    pub keepalive: Option<Keepalive>,
+    peers: Arc<Peers>,
+    method: Method,
+    balancer: Box<dyn Balancer>,
+}
+
+/// How connections to a group's peers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// The most that are idle on a thread; the one that has been so for longest makes room.
+    pub connections: usize,
+    /// Only who has made them uses them again.
+    pub local: bool,
+    /// How many requests go over one.
+    pub requests: u64,
+    /// How old one may be when it is kept.
+    pub time: Duration,
+    /// How long one may be idle.
+    pub timeout: Duration,
+}
+
+impl Default for Keepalive {
+    /// As an `upstream` block of nginx 1.31 has it that says nothing of it.
+    fn default() -> Keepalive {
+        Keepalive {
+            connections: 32,
+            local: true,
+            requests: 1000,
+            time: Duration::from_secs(3600),
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Group {
+    /// A group that shares requests out in this way.
+    pub fn new(
+        name: Bytes,
+        peers: Arc<Peers>,
+        method: Method,
+        keepalive: Option<Keepalive>,
+    ) -> Group {
+        Group {
+            name,
+            keepalive,
+            balancer: balancer::of(method, &peers.primary),
+            peers,
+            method,
+        }
+    }
+
+    /// A group of one peer, which is asked whatever it did before.
+    pub fn of_one(name: Bytes, address: Address) -> Arc<Group> {
+        Group::of_addresses(name, [address])
+    }
+
+    /// A group of addresses that are all alike. What its peers do is forgotten with it.
+    pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
+        let peers: Vec<Peer> = addresses.into_iter().map(Peer::new).collect();
+        let peers = Peers::new(Side::new(peers), Side::default());
+        Arc::new(Group::new(name, Arc::new(peers), Method::RoundRobin, None))
+    }
+
+    /// Its peers.
+    pub fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// How it shares requests out.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    pub(crate) fn balancer(&self) -> &dyn Balancer {
+        &*self.balancer
+    }
+}

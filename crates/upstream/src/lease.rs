@@ -1,0 +1,117 @@
+//! A peer that has been given a request.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::balancer::Timed;
+use crate::peer::{Peer, Peers, SideOf};
+use crate::state::millis;
+
+/// A peer that has been given a request, for as long as that takes: it counts until it is dropped, however that comes about.
+#[derive(Debug)]
+pub struct Lease {
+    peers: Arc<Peers>,
+    side: SideOf,
+    index: usize,
+    timed: Option<Timed>,
+    /// Counted among those that have not been answered.
+    in_flight: bool,
+}
+
+impl Lease {
+    /// Gives the peer one request more.
+    pub(crate) fn begin(
+        peers: &Arc<Peers>,
+        side: SideOf,
+        index: usize,
+        now: u64,
+        timed: Option<Timed>,
+    ) -> Option<Lease> {
+        let peer = peers.side(side).get(index)?;
+        peer.state().begin(now, peer.fail_timeout);
+        let in_flight = timed.is_some_and(|timed| timed.in_flight) && !peers.is_single();
+        if in_flight {
+            peer.state().in_flight.begin(now);
+        }
+        Some(Lease {
+            peers: Arc::clone(peers),
+            side,
+            index,
+            timed,
+            in_flight,
+        })
+    }
+
+    /// The peer.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peers.side(self.side).get(self.index)
+    }
+
+    /// It has failed. Whether that has put it out for a while.
+    pub(crate) fn fail(&self, now: Instant) -> bool {
+        let is_single = self.peers.is_single();
+        match self.peer() {
+            Some(peer) if !is_single => {
+                let _turn = self.peers.take_turn();
+                let state = peer.state();
+                state.fail(millis(now), peer.weight, peer.max_fails)
+            }
+            _ => false,
+        }
+    }
+
+    /// It has done what it was asked.
+    pub(crate) fn succeed(&self) {
+        let Some(peer) = self.peer() else { return };
+        match self.peers.is_single() {
+            true => peer.state().forgive(),
+            false => peer.state().succeed(),
+        }
+    }
+
+    /// The head of its answer has come after this time.
+    pub fn head_came(&mut self, after: Duration) {
+        let Some(timed) = self.timed else { return };
+        let after = as_millis(after);
+        // Else it is told when the whole has come.
+        if timed.in_flight && timed.until_header {
+            if let Some(peer) = self.peer() {
+                peer.state().note_header_time(after);
+            }
+            self.answered(after);
+        }
+    }
+
+    /// Its answer has come whole: the head after `header`, all of it after `response`.
+    pub fn answer_came(&mut self, header: Duration, response: Duration) {
+        let Some(timed) = self.timed else { return };
+        let (header, response) = (as_millis(header), as_millis(response));
+        self.answered(response);
+        let Some(peer) = self.peer() else { return };
+        peer.state().note_response_time(response);
+        if !(timed.in_flight && timed.until_header) {
+            peer.state().note_header_time(header);
+        }
+    }
+
+    fn answered(&mut self, after: u64) {
+        if std::mem::take(&mut self.in_flight)
+            && let Some(peer) = self.peer()
+        {
+            peer.state().in_flight.end(millis(engine::now()), after);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.answered(0);
+        if let Some(peer) = self.peer() {
+            peer.state().give_back();
+        }
+    }
+}
+
+fn as_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

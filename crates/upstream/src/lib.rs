@@ -1,0 +1,25 @@
+//! Servers that are asked on behalf of clients: which one is asked, how they have done, and connections to them that are kept.
+//!
+//! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and speak over what they get.
+//! A [`Peers`] is the list of one group; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
+//! of the same identity ([`Remembered`]). A [`Selection`] is one request's way through a group: it asks the group's balancer
+//! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
+//! What a thread keeps of connections is its [`pool`].
+
+mod balancer;
+mod group;
+mod lease;
+mod peer;
+pub mod pool;
+mod remembered;
+mod selection;
+mod state;
+mod tried;
+
+pub use balancer::{Method, Timed};
+pub use group::{Group, Keepalive};
+pub use lease::Lease;
+pub use peer::{Peer, Peers, Side, SideOf};
+pub use remembered::Remembered;
+pub use selection::Selection;
+pub use state::State;

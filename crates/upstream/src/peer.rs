@@ -1,0 +1,208 @@
+//! The peers of a group: what the configuration or a lookup says of each.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::state::State;
+
+/// One address of a server, with how much it gets and when it is given up.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where it is.
+    pub address: Address,
+    /// The address as `$upstream_addr` and log lines show it.
+    pub name: Bytes,
+    /// The server as the configuration writes it: several addresses may be of one.
+    pub server: Bytes,
+    /// How many parts of the requests it gets; at least 1.
+    pub weight: i64,
+    /// The most requests that it is given at a time; 0 is no limit.
+    pub max_conns: usize,
+    /// Failed tries that put it out; 0 is never.
+    pub max_fails: u64,
+    /// How long failures count, and how long it is out.
+    pub fail_timeout: Duration,
+    /// It is never asked.
+    pub down: bool,
+    /// How it does, once that is known to be its own or that of the peer before a reload.
+    state: OnceLock<Arc<State>>,
+}
+
+impl Peer {
+    /// A peer with nginx's defaults.
+    pub fn new(address: Address) -> Peer {
+        let name = Bytes::from(address.to_string());
+        Peer {
+            server: name.clone(),
+            name,
+            address,
+            weight: 1,
+            max_conns: 0,
+            max_fails: 1,
+            fail_timeout: Duration::from_secs(10),
+            down: false,
+            state: OnceLock::new(),
+        }
+    }
+
+    /// How it does, by what all threads have seen.
+    pub fn state(&self) -> &Arc<State> {
+        self.state.get_or_init(Arc::default)
+    }
+
+    /// Goes on with the state of the same peer before. The first one stays.
+    pub(crate) fn adopt(&self, state: &Arc<State>) {
+        // A state that it has already is its own: it has been asked before.
+        let _ = self.state.set(Arc::clone(state));
+    }
+
+    /// Whether it may be asked now.
+    pub(crate) fn is_live(&self, now: u64) -> bool {
+        !self.down && !self.is_out(now) && !self.is_full()
+    }
+
+    /// Whether it has failed too often of late.
+    fn is_out(&self, now: u64) -> bool {
+        self.max_fails > 0
+            && self.state().fails() >= self.max_fails
+            && !self.state().is_stale(now, self.fail_timeout)
+    }
+
+    /// Whether it has as many requests as it may have.
+    fn is_full(&self) -> bool {
+        self.max_conns > 0 && self.state().connections() >= self.max_conns
+    }
+}
+
+/// Peers that stand beside each other.
+#[derive(Debug, Default)]
+pub struct Side {
+    peers: Box<[Peer]>,
+    total_weight: i64,
+}
+
+impl Side {
+    /// These, in the order of the configuration.
+    pub fn new(peers: impl Into<Box<[Peer]>>) -> Side {
+        let peers = peers.into();
+        Side {
+            total_weight: peers.iter().map(|peer| peer.weight).sum(),
+            peers,
+        }
+    }
+
+    /// The sum of their weights.
+    pub fn total_weight(&self) -> i64 {
+        self.total_weight
+    }
+
+    /// The peer that this share of the total weight, counted from the first, belongs to.
+    pub(crate) fn at_weight(&self, share: u64) -> Option<usize> {
+        let mut rest = i64::try_from(share).ok()?;
+        self.peers.iter().position(|peer| {
+            rest -= peer.weight;
+            rest < 0
+        })
+    }
+}
+
+impl std::ops::Deref for Side {
+    type Target = [Peer];
+
+    fn deref(&self) -> &[Peer] {
+        &self.peers
+    }
+}
+
+/// Which of the two sides of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideOf {
+    /// Those that share requests out among them.
+    Peers,
+    /// Those that stand by.
+    Backups,
+}
+
+/// The peers of a group: those that share requests out among them, and others that stand by.
+#[derive(Debug, Default)]
+pub struct Peers {
+    /// Those that are asked first.
+    pub primary: Side,
+    /// Those that are asked when no other may be.
+    pub backup: Side,
+    /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared with the same group before a
+    /// reload, whose peers may be these.
+    turn: OnceLock<Arc<Mutex<()>>>,
+}
+
+impl Peers {
+    /// A group's peers.
+    pub fn new(primary: Side, backup: Side) -> Peers {
+        Peers {
+            primary,
+            backup,
+            turn: OnceLock::new(),
+        }
+    }
+
+    /// Those of one side.
+    pub fn side(&self, of: SideOf) -> &Side {
+        match of {
+            SideOf::Peers => &self.primary,
+            SideOf::Backups => &self.backup,
+        }
+    }
+
+    /// Every peer.
+    pub fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.primary.iter().chain(self.backup.iter())
+    }
+
+    /// Whether there is no choice.
+    pub fn is_single(&self) -> bool {
+        self.primary.len() == 1 && self.backup.is_empty()
+    }
+
+    /// The most tries that a request has: each peer once.
+    pub fn tries(&self) -> usize {
+        self.iter().filter(|peer| !peer.down).count()
+    }
+
+    /// Waits for other threads that are choosing; for as long as it takes to look at each peer once.
+    pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn();
+        // Nothing lies in it that a panic could have left half done.
+        turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self) -> &Arc<Mutex<()>> {
+        self.turn.get_or_init(Arc::default)
+    }
+
+    /// Goes on with what was known of the same peers before: those whose server and address are the same, in their order where
+    /// several are.
+    pub(crate) fn adopt(&self, previous: &Peers) {
+        let _ = self.turn.set(Arc::clone(previous.turn()));
+        let mut known: base::hash::Map<Identity<'_>, Vec<&Peer>> = base::hash::Map::default();
+        // From behind, so that the first is taken first.
+        for peer in previous.iter().collect::<Vec<_>>().into_iter().rev() {
+            known.entry(identity(peer)).or_default().push(peer);
+        }
+        for peer in self.iter() {
+            let same = known.get_mut(&identity(peer)).and_then(Vec::pop);
+            if let Some(same) = same {
+                peer.adopt(same.state());
+            }
+        }
+    }
+}
+
+/// What a peer is known by over reloads: how its server is written, and its address.
+type Identity<'a> = (&'a [u8], &'a [u8]);
+
+fn identity(peer: &Peer) -> Identity<'_> {
+    (&peer.server, &peer.name)
+}

@@ -1,0 +1,239 @@
+//! Connections to peers that a thread keeps while nothing is asked over them.
+//!
+//! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are watched: one whose peer closes it, or sends
+//! what was not asked for, ends at once, as does one that has been idle for too long. They outlive reloads and end when the thread
+//! begins to end.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use base::hash::Map;
+use base::slab::{self, Slab};
+use bytes::Bytes;
+use engine::net::Address;
+use framework::generation::Local;
+use framework::slot::{OfThread, Slot, Thread};
+use transport::Transport;
+
+use crate::group::{Group, Keepalive};
+
+/// What the thread keeps.
+static POOL: Slot<Pool, Thread> = Slot::new();
+
+/// A connection that is given out.
+pub struct Connection {
+    /// Its bytes.
+    pub transport: Transport,
+    /// What is known of it.
+    pub made: Made,
+}
+
+/// What is known of a connection over which requests are sent.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// Requests that went over it, the one under way included.
+    pub requests: u64,
+    /// When it was made.
+    pub since: Instant,
+    /// Where it leads.
+    pub address: Address,
+    /// What must agree with whoever uses it again: see [`take`].
+    pub terms: Bytes,
+}
+
+impl Made {
+    /// Of one that has just been made, for its first request.
+    pub fn now(address: Address, terms: Bytes) -> Made {
+        Made {
+            requests: 1,
+            since: engine::now(),
+            address,
+            terms,
+        }
+    }
+}
+
+/// The connections of a thread.
+struct Pool {
+    idle: Slab<Idle>,
+    /// Those of each group by its name, the one that came last first.
+    by_group: Map<Bytes, VecDeque<slab::Key>>,
+    ready: Arc<Ready>,
+    /// Whether the task that watches them has begun.
+    watched: bool,
+    /// The thread is about to end: nothing is kept any more.
+    ended: bool,
+}
+
+struct Idle {
+    connection: Connection,
+    group: Bytes,
+    until: Instant,
+    waker: Waker,
+}
+
+/// Which of those that are idle have something to be looked at.
+#[derive(Default)]
+struct Ready(Mutex<(Vec<slab::Key>, Option<Waker>)>);
+
+impl Ready {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Vec<slab::Key>, Option<Waker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the task that watches for one of them.
+struct Watch {
+    key: slab::Key,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Watch {
+    fn wake(self: Arc<Watch>) {
+        let mut ready = self.ready.lock();
+        ready.0.push(self.key);
+        if let Some(task) = ready.1.take() {
+            drop(ready);
+            task.wake();
+        }
+    }
+}
+
+impl OfThread for Pool {
+    fn begin(_: &Local) -> Pool {
+        Pool {
+            idle: Slab::new(),
+            by_group: Map::default(),
+            ready: Arc::default(),
+            watched: false,
+            ended: false,
+        }
+    }
+
+    fn retire(&mut self) {
+        self.ended = true;
+        self.by_group.clear();
+        self.idle = Slab::new();
+        // Its task finds nothing and ends.
+        self.ready.lock().1.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// An idle connection to this peer of the group, made on the same terms: whatever else two who use it must agree on, such as the name
+/// that TLS was made for.
+pub fn take(local: &Local, group: &Group, address: &Address, terms: &[u8]) -> Option<Connection> {
+    group.keepalive?;
+    let pool = local.of_thread(&POOL);
+    let pool = &mut *pool.borrow_mut();
+    let keys = pool.by_group.get_mut(&group.name)?;
+    let place = keys.iter().position(|key| {
+        let idle = pool.idle.get(*key).map(|idle| &idle.connection.made);
+        idle.is_some_and(|known| known.address == *address && known.terms == terms)
+    })?;
+    let key = keys.remove(place)?;
+    let mut connection = pool.idle.remove(key)?.connection;
+    connection.made.requests += 1;
+    Some(connection)
+}
+
+/// Keeps a connection over which a request has been answered whole, unless it has served for long enough.
+pub fn give_back(local: &Local, group: &Group, connection: Connection) {
+    let Some(keepalive) = group.keepalive else {
+        return;
+    };
+    if !may_stay(&keepalive, &connection.made) {
+        return;
+    }
+    let pool = local.of_thread(&POOL);
+    let mut guard = pool.borrow_mut();
+    if guard.ended {
+        return;
+    }
+    let key = guard.keep(group, &keepalive, connection);
+    // It may have ended already.
+    guard.look(key);
+    if !std::mem::replace(&mut guard.watched, true) {
+        drop(guard);
+        engine::spawn(watch(pool));
+    }
+}
+
+fn may_stay(keepalive: &Keepalive, made: &Made) -> bool {
+    let age = engine::now().saturating_duration_since(made.since);
+    keepalive.connections > 0 && made.requests < keepalive.requests && age <= keepalive.time
+}
+
+impl Pool {
+    fn keep(&mut self, group: &Group, keepalive: &Keepalive, connection: Connection) -> slab::Key {
+        let until = engine::now() + keepalive.timeout;
+        let key = self.idle.insert(Idle {
+            connection,
+            group: group.name.clone(),
+            until,
+            waker: Waker::noop().clone(),
+        });
+        if let Some(idle) = self.idle.get_mut(key) {
+            let ready = Arc::clone(&self.ready);
+            idle.waker = Waker::from(Arc::new(Watch { key, ready }));
+        }
+        let keys = match self.by_group.get_mut(&group.name) {
+            Some(keys) => keys,
+            None => self.by_group.entry(group.name.clone()).or_default(),
+        };
+        keys.push_front(key);
+        while keys.len() > keepalive.connections {
+            if let Some(oldest) = keys.pop_back() {
+                self.idle.remove(oldest);
+            }
+        }
+        key
+    }
+
+    /// Ends one that has ended or says something.
+    fn look(&mut self, key: slab::Key) {
+        let Some(idle) = self.idle.get(key) else {
+            return; // it is in use again
+        };
+        let mut context = Context::from_waker(&idle.waker);
+        let transport = &idle.connection.transport;
+        if transport
+            .poll_recv(Some(idle.until), &mut context)
+            .is_pending()
+        {
+            return;
+        }
+        if let Some(idle) = self.idle.remove(key)
+            && let Some(keys) = self.by_group.get_mut(&idle.group)
+        {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.by_group.remove(&idle.group);
+            }
+        }
+    }
+}
+
+/// Looks after the connections of a thread until it begins to end.
+async fn watch(pool: Rc<RefCell<Pool>>) {
+    poll_fn(|context| {
+        let mut pool = pool.borrow_mut();
+        if pool.ended {
+            return Poll::Ready(());
+        }
+        let keys = {
+            let mut ready = pool.ready.lock();
+            ready.1 = Some(context.waker().clone());
+            std::mem::take(&mut ready.0)
+        };
+        for key in keys {
+            pool.look(key);
+        }
+        Poll::Pending
+    })
+    .await;
+}

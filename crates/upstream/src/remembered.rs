@@ -1,0 +1,44 @@
+//! What a reload does not forget: the states of a group's peers.
+
+use std::sync::Arc;
+
+use framework::zone::{Fact, State as ZoneState, Tell, Zone};
+
+use crate::peer::Peers;
+
+/// A zone that each group has, whether the configuration gives it one or not. Its settings are the group's peers, which hold their
+/// states themselves: a reload puts those of the peers before into the peers that are the same.
+#[derive(Debug)]
+pub struct Remembered;
+
+impl ZoneState for Remembered {
+    const KIND: &'static str = "upstream";
+
+    type Settings = Arc<Peers>;
+
+    fn new(_: u64) -> Remembered {
+        Remembered
+    }
+
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        zone.settings().adopt(previous.settings());
+        Ok(Arc::new(Remembered))
+    }
+
+    fn describe(&self, peers: &Arc<Peers>, tell: &mut Tell<'_>) {
+        let count = |of: &dyn Fn(&crate::Peer) -> u64| peers.iter().map(of).sum();
+        tell("peers", Fact::Number(count(&|_| 1)));
+        tell(
+            "connections",
+            Fact::Number(count(&|peer| peer.state().connections() as u64)),
+        );
+        tell(
+            "requests",
+            Fact::Number(count(&|peer| peer.state().requests())),
+        );
+        tell(
+            "failures",
+            Fact::Number(count(&|peer| peer.state().failures())),
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! One request's way through a group: it never comes back to a peer that it has tried.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::balancer::{self, Asked, Key, Method, Search};
+use crate::group::Group;
+use crate::lease::Lease;
+use crate::peer::{Peer, Peers, SideOf};
+use crate::state::millis;
+use crate::tried::Tried;
+
+/// [`Selection::next`], then [`Selection::failed`] or [`Selection::done`], until a peer answers or no try is left.
+#[derive(Debug)]
+pub struct Selection {
+    group: Arc<Group>,
+    peers: Arc<Peers>,
+    side: SideOf,
+    tried: Tried,
+    tries_left: usize,
+    key: Key,
+    search: Search,
+    /// The peer that is being asked.
+    lease: Option<Lease>,
+}
+
+impl Selection {
+    /// A selection that tries each peer once, and no more than `tries_max` of them unless that
+    /// is 0.
+    pub fn new(group: &Arc<Group>, tries_max: usize) -> Selection {
+        let peers = Arc::clone(group.peers());
+        let tries = peers.tries();
+        Selection {
+            group: Arc::clone(group),
+            peers,
+            side: SideOf::Peers,
+            tried: Tried::default(),
+            tries_left: match tries_max {
+                0 => tries,
+                most => tries.min(most),
+            },
+            key: Key::Nothing,
+            search: Search::default(),
+            lease: None,
+        }
+    }
+
+    /// Places it by this text, if its group does that.
+    pub fn by_text(mut self, text: Bytes) -> Selection {
+        self.key = Key::Text(text);
+        self
+    }
+
+    /// Places it by the client's address, if its group does that; `None` where it has none.
+    pub fn by_client(mut self, client: Option<IpAddr>) -> Selection {
+        self.key = Key::Client(client);
+        self
+    }
+
+    /// The group that it chooses from.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// How many tries there may still be, the one under way included.
+    pub fn tries_left(&self) -> usize {
+        self.tries_left
+    }
+
+    /// A try that does not count: its connection had been kept, and may have ended before the peer saw the request.
+    pub fn try_once_more(&mut self) {
+        self.tries_left += 1;
+    }
+
+    /// Chooses a peer, which has this request until the selection is told what has come of it; `None` when none is left that may be
+    /// asked.
+    pub fn next(&mut self, now: Instant) -> Option<&Peer> {
+        self.lease = None;
+        self.lease = self.take_next(millis(now));
+        self.lease.as_ref()?.peer()
+    }
+
+    fn take_next(&mut self, now: u64) -> Option<Lease> {
+        let peers = Arc::clone(&self.peers);
+        let _turn = peers.take_turn();
+        if peers.is_single() {
+            let peer = peers.primary.first()?;
+            let is_free = peer.max_conns == 0 || peer.state().connections() < peer.max_conns;
+            return (!peer.down && is_free)
+                .then(|| self.lease(0, now))
+                .flatten();
+        }
+        let mut chosen = self.choose(now);
+        if chosen.is_none() && self.side == SideOf::Peers && !peers.backup.is_empty() {
+            self.side = SideOf::Backups;
+            self.tried = Tried::default();
+            chosen = self.choose(now);
+        }
+        let chosen = chosen?;
+        self.tried.insert(chosen);
+        self.lease(chosen, now)
+    }
+
+    fn lease(&self, index: usize, now: u64) -> Option<Lease> {
+        let timed = match self.group.method() {
+            Method::LeastTime(timed) => Some(timed),
+            _ => None,
+        };
+        Lease::begin(&self.peers, self.side, index, now, timed)
+    }
+
+    fn choose(&mut self, now: u64) -> Option<usize> {
+        let mut asked = Asked {
+            side: self.peers.side(self.side),
+            tried: &self.tried,
+            now,
+            key: &self.key,
+            search: &mut self.search,
+        };
+        let is_of_peers = self.side == SideOf::Peers;
+        let for_backups = matches!(
+            self.group.method(),
+            Method::LeastConnections | Method::LeastTime(_)
+        );
+        let chosen = match is_of_peers || for_backups {
+            true => self.group.balancer().choose(&mut asked),
+            false => None,
+        };
+        chosen.or_else(|| balancer::round_robin(&mut asked))
+    }
+
+    /// The peer chosen last has failed, which is its own fault, and has the request no longer. Whether that put it out for a while.
+    pub fn failed(&mut self, now: Instant) -> bool {
+        self.count_try();
+        self.lease.take().is_some_and(|lease| lease.fail(now))
+    }
+
+    /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the request no longer.
+    pub fn passed_by(&mut self) {
+        self.answered();
+    }
+
+    /// The peer chosen last has answered: who reads the answer has the lease.
+    pub fn answered(&mut self) -> Option<Lease> {
+        self.count_try();
+        let lease = self.lease.take()?;
+        lease.succeed();
+        Some(lease)
+    }
+
+    fn count_try(&mut self) {
+        self.tries_left = match self.peers.is_single() {
+            true => 0,
+            false => self.tries_left.saturating_sub(1),
+        };
+    }
+}

@@ -1,0 +1,244 @@
+//! How a peer does, by what all threads have seen.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How a peer does. Numbers of one state may be of different moments where several threads write them; what is decided by
+/// several of them is decided in a group's turn.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Grows by the effective weight in each round; the peer where it is largest is chosen.
+    current_weight: AtomicI64,
+    /// What failures have taken of the weight; it comes back by one each round.
+    penalty: AtomicI64,
+    /// Requests that it has been given and that have not ended.
+    connections: AtomicUsize,
+    fails: AtomicU64,
+    /// When it failed last.
+    failed_at: Moment,
+    /// When it failed last or was first tried again after that.
+    checked_at: Moment,
+    /// Requests that it has been given in all.
+    requests: AtomicU64,
+    /// Failed tries in all.
+    failures: AtomicU64,
+    /// Milliseconds until heads of its answers had come, as an average that forgets.
+    header_time: AtomicU64,
+    /// The same until answers had come whole.
+    response_time: AtomicU64,
+    pub(crate) in_flight: InFlight,
+}
+
+/// What `least_time … inflight` counts of requests that have not been answered.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    /// How many there are.
+    pub requests: AtomicU64,
+    /// When that changed last.
+    pub changed_at: AtomicU64,
+    /// Milliseconds that they had been waiting for in all by then.
+    pub waited: AtomicU64,
+    /// Their time, as an average that forgets.
+    pub time: AtomicU64,
+}
+
+/// Milliseconds of [`millis`]; 0 is never.
+#[derive(Debug, Default)]
+struct Moment(AtomicU64);
+
+impl Moment {
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, at: u64) {
+        self.0.store(at, Ordering::Relaxed);
+    }
+}
+
+/// A moment as the states of all threads have it: in milliseconds, never 0.
+pub(crate) fn millis(now: Instant) -> u64 {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    let since = now.saturating_duration_since(*BEGINNING.get_or_init(|| now));
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1
+}
+
+impl State {
+    /// Requests that it has been given and that have not ended.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Failed tries that count now.
+    pub fn fails(&self) -> u64 {
+        self.fails.load(Ordering::Relaxed)
+    }
+
+    /// Requests that it has been given in all.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Failed tries in all.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Milliseconds until heads of its answers have come, and answers whole: averages that forget.
+    pub fn times(&self) -> (u64, u64) {
+        let [header, response] =
+            [&self.header_time, &self.response_time].map(|time| time.load(Ordering::Relaxed));
+        (header, response)
+    }
+
+    /// Whether it was last looked at longer ago than failures count.
+    pub(crate) fn is_stale(&self, now: u64, fail_timeout: Duration) -> bool {
+        let checked = self.checked_at.get();
+        checked == 0 || u128::from(now.saturating_sub(checked)) > fail_timeout.as_millis()
+    }
+
+    /// How long ago it was last looked at, in milliseconds.
+    pub(crate) fn unchecked_for(&self, now: u64) -> Option<u64> {
+        let checked = self.checked_at.get();
+        (checked > 0).then(|| now.saturating_sub(checked))
+    }
+
+    /// It is given a request; whether it has done well will be seen.
+    pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) {
+        if self.is_stale(now, fail_timeout) {
+            self.checked_at.set(now);
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request has ended.
+    pub(crate) fn give_back(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a failure; whether that puts the peer out.
+    pub(crate) fn fail(&self, now: u64, weight: i64, max_fails: u64) -> bool {
+        let fails = self.fails.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.failed_at.set(now);
+        self.checked_at.set(now);
+        let Some(share) = i64::try_from(max_fails)
+            .ok()
+            .and_then(|fails| weight.checked_div(fails))
+        else {
+            return false;
+        };
+        let penalty = self.penalty.load(Ordering::Relaxed);
+        let penalty = penalty.saturating_add(share).min(weight);
+        self.penalty.store(penalty, Ordering::Relaxed);
+        fails >= max_fails
+    }
+
+    /// Forgets failures if this was the first try after they ran out.
+    pub(crate) fn succeed(&self) {
+        if self.failed_at.get() < self.checked_at.get() {
+            self.fails.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets failures.
+    pub(crate) fn forgive(&self) {
+        if self.fails() > 0 {
+            self.fails.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Its weight less what failures took; of that one comes back.
+    fn take_effective_weight(&self, weight: i64) -> i64 {
+        let penalty = self.penalty.load(Ordering::Relaxed).min(weight);
+        if penalty > 0 {
+            self.penalty.store(penalty - 1, Ordering::Relaxed);
+        }
+        weight - penalty
+    }
+
+    /// A round in which it might be chosen: by how much its current weight has grown, and what it is now.
+    pub(crate) fn grow(&self, weight: i64) -> (i64, i64) {
+        let by = self.take_effective_weight(weight);
+        let current = self.current_weight.load(Ordering::Relaxed);
+        let current = current.saturating_add(by);
+        self.current_weight.store(current, Ordering::Relaxed);
+        (by, current)
+    }
+
+    /// It has been chosen in a round in which all together have grown by so much.
+    pub(crate) fn pay(&self, total: i64) {
+        let current = self.current_weight.load(Ordering::Relaxed);
+        let current = current.saturating_sub(total);
+        self.current_weight.store(current, Ordering::Relaxed);
+    }
+
+    /// The head of an answer has come after so many milliseconds.
+    pub(crate) fn note_header_time(&self, millis: u64) {
+        average(&self.header_time, millis);
+    }
+
+    /// An answer has come whole after so many milliseconds.
+    pub(crate) fn note_response_time(&self, millis: u64) {
+        average(&self.response_time, millis);
+    }
+}
+
+/// An average that forgets, as nginx has it: a twentieth of what is new counts.
+pub(crate) fn average(of: &AtomicU64, millis: u64) {
+    let old = of.load(Ordering::Relaxed);
+    let new = match old {
+        0 => millis,
+        old => {
+            old.saturating_mul(19)
+                .saturating_add(millis)
+                .saturating_add(10)
+                / 20
+        }
+    };
+    of.store(new, Ordering::Relaxed);
+}
+
+impl InFlight {
+    /// One more is waited for.
+    pub(crate) fn begin(&self, now: u64) {
+        self.settle(now);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One has been answered, or given up, after so many milliseconds.
+    pub(crate) fn end(&self, now: u64, after: u64) {
+        self.settle(now);
+        let waited = self.waited.load(Ordering::Relaxed);
+        let rest = match self.requests.load(Ordering::Relaxed) {
+            0 | 1 => 0,
+            _ => waited.saturating_sub(after),
+        };
+        self.waited.store(rest, Ordering::Relaxed);
+        let requests = self.requests.load(Ordering::Relaxed);
+        self.requests
+            .store(requests.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Counts what those that are waited for have waited since the number changed last.
+    fn settle(&self, now: u64) {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));
+        if requests > 0 {
+            self.waited
+                .fetch_add(since.saturating_mul(requests), Ordering::Relaxed);
+        }
+        self.changed_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Takes in how long those have been waiting that are waited for; the average after that, `None` where there are none.
+    pub(crate) fn look(&self, now: u64) -> Option<u64> {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let waited = self.waited.load(Ordering::Relaxed).checked_div(requests)?;
+        let since = now.saturating_sub(self.changed_at.load(Ordering::Relaxed));
+        average(&self.time, waited.saturating_add(since));
+        Some(self.time.load(Ordering::Relaxed))
+    }
+}
