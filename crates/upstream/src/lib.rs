@@ -16,6 +16,9 @@ mod selection;
 mod state;
 mod tried;
 
+#[cfg(test)]
+mod tests;
+
 pub use balancer::{Method, Timed};
 pub use group::{Group, Keepalive};
 pub use lease::Lease;

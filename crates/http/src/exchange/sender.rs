@@ -68,6 +68,8 @@ pub trait Wire {
 pub struct Sender {
     /// Under `limit_rate`: nothing more is sent before.
     paused_until: Option<Instant>,
+    /// Bytes of the response, the head among them, whose time has been taken into account.
+    paced: u64,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
 }
@@ -197,7 +199,9 @@ impl Sender {
             let sent = request.sent.bytes;
             if allowed > sent {
                 let part = (allowed - sent).min(wanted);
-                let counted = (sent + part).saturating_sub(after) - sent.saturating_sub(after);
+                let paced = std::mem::replace(&mut self.paced, sent + part);
+                let counted =
+                    (sent + part).saturating_sub(after) - paced.min(sent).saturating_sub(after);
                 let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
                 self.paused_until = Some(engine::now() + pause);
                 return Ok(part);

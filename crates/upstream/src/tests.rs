@@ -1,0 +1,386 @@
+//! Selections over groups: who is asked, in the words of nginx.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::balancer::{Method, Timed};
+use crate::{Group, Peer, Peers, Selection, Side};
+
+fn peer(name: &str) -> Peer {
+    Peer::new(Address::Unix(name.into()))
+}
+
+fn with(mut peer: Peer, change: impl FnOnce(&mut Peer)) -> Peer {
+    change(&mut peer);
+    peer
+}
+
+fn heavy(name: &str, weight: i64) -> Peer {
+    with(peer(name), |peer| peer.weight = weight)
+}
+
+fn down(name: &str) -> Peer {
+    with(peer(name), |peer| peer.down = true)
+}
+
+fn group_by(method: Method, primary: Vec<Peer>, backup: Vec<Peer>) -> Arc<Group> {
+    let peers = Peers::new(Side::new(primary), Side::new(backup));
+    Arc::new(Group::new("u".into(), Arc::new(peers), method, None))
+}
+
+fn group(primary: Vec<Peer>, backup: Vec<Peer>) -> Arc<Group> {
+    group_by(Method::RoundRobin, primary, backup)
+}
+
+fn name(peer: Option<&Peer>) -> String {
+    let path = peer.map(|peer| peer.name.to_vec()).unwrap_or_default();
+    String::from_utf8(path).unwrap().replace("unix:", "")
+}
+
+/// `count` requests, each of which succeeds at once.
+fn chosen(group: &Arc<Group>, now: Instant, count: usize) -> String {
+    let mut all = String::new();
+    for _ in 0..count {
+        let mut selection = Selection::new(group, 0);
+        all += &name(selection.next(now));
+        selection.answered();
+    }
+    all
+}
+
+fn connections(group: &Group) -> Vec<usize> {
+    let peers = group.peers().iter();
+    peers.map(|peer| peer.state().connections()).collect()
+}
+
+/// The sequence that nginx's own description of the algorithm shows.
+#[test]
+fn heavy_peers_are_spread() {
+    let group = group(vec![heavy("a", 5), peer("b"), peer("c")], vec![]);
+    assert_eq!(chosen(&group, Instant::now(), 14), "aabacaaaabacaa");
+}
+
+#[test]
+fn a_request_tries_each_peer_once_then_the_backups() {
+    let group = group(vec![peer("a"), down("x"), peer("b")], vec![peer("c")]);
+    let now = Instant::now();
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(selection.tries_left(), 3);
+    for expected in ["a", "b", "c"] {
+        assert_eq!(name(selection.next(now)), expected);
+        assert!(selection.failed(now));
+    }
+    assert_eq!(selection.tries_left(), 0);
+    assert!(selection.next(now).is_none());
+    // All are out for now: the next request finds none.
+    assert!(Selection::new(&group, 0).next(now).is_none());
+    assert_eq!(Selection::new(&group, 2).tries_left(), 2);
+}
+
+#[test]
+fn a_failed_peer_is_tried_again_after_its_time() {
+    let group = group(vec![peer("a"), peer("b")], vec![]);
+    let now = Instant::now();
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(name(selection.next(now)), "a");
+    assert!(selection.failed(now));
+    assert_eq!(name(selection.next(now)), "b");
+    selection.answered();
+    assert_eq!(chosen(&group, now + Duration::from_secs(10), 3), "bbb");
+    // Its weight was taken whole and comes back in the first round: it is chosen soon after.
+    let later = now + Duration::from_secs(11);
+    assert_eq!(chosen(&group, later, 6), "bbabab");
+}
+
+#[test]
+fn failures_are_counted_up_to_the_limit() {
+    let patient = with(peer("a"), |peer| peer.max_fails = 3);
+    let forgiving = with(peer("b"), |peer| peer.max_fails = 0);
+    let group = group(vec![patient, forgiving], vec![]);
+    let now = Instant::now();
+    let mut out = String::new();
+    for _ in 0..4 {
+        let mut selection = Selection::new(&group, 0);
+        while selection.next(now).is_some() {
+            out += match selection.failed(now) {
+                true => "out ",
+                false => "failed ",
+            };
+        }
+    }
+    assert_eq!(out, "failed failed failed failed out failed failed ");
+}
+
+#[test]
+fn a_single_peer_is_never_given_up() {
+    let single = Group::of_one("a".into(), Address::Unix("a".into()));
+    let now = Instant::now();
+    for _ in 0..3 {
+        let mut selection = Selection::new(&single, 0);
+        assert_eq!(name(selection.next(now)), "a");
+        assert!(!selection.failed(now));
+        assert_eq!(selection.tries_left(), 0);
+    }
+    assert!(
+        Selection::new(&group(vec![down("a")], vec![]), 0)
+            .next(now)
+            .is_none()
+    );
+}
+
+#[test]
+fn a_kept_connection_that_has_ended_costs_no_try() {
+    let single = Group::of_one("a".into(), Address::Unix("a".into()));
+    let now = Instant::now();
+    let mut selection = Selection::new(&single, 0);
+    selection.next(now);
+    selection.failed(now);
+    selection.try_once_more();
+    assert_eq!(selection.tries_left(), 1);
+    assert_eq!(name(selection.next(now)), "a");
+}
+
+#[test]
+fn many_peers() {
+    let group = group((0..130).map(|n| peer(&format!("{n} "))).collect(), vec![]);
+    let now = Instant::now();
+    let mut selection = Selection::new(&group, 0);
+    let mut seen = std::collections::HashSet::new();
+    while let Some(peer) = selection.next(now) {
+        assert!(seen.insert(peer.name.clone()));
+    }
+    assert_eq!(seen.len(), 130);
+}
+
+/// A peer that has as many as it may have is passed over; whatever becomes of a request, it gives its place back.
+#[test]
+fn a_full_peer_waits_for_a_place() {
+    let small = with(peer("a"), |peer| peer.max_conns = 1);
+    let group = group(vec![small, peer("b")], vec![]);
+    let now = Instant::now();
+    let mut first = Selection::new(&group, 0);
+    assert_eq!(name(first.next(now)), "a");
+    let lease = first.answered();
+    assert_eq!(chosen(&group, now, 3), "bbb");
+    assert_eq!(connections(&group), [1, 0]);
+    drop(lease);
+    assert_eq!(connections(&group), [0, 0]);
+    assert!(chosen(&group, now, 2).contains('a'));
+    // One that is given up before anything has come of it.
+    let mut given_up = Selection::new(&group, 0);
+    given_up.next(now);
+    drop(given_up);
+    assert_eq!(connections(&group), [0, 0]);
+}
+
+#[test]
+fn a_single_peer_may_be_full() {
+    let small = with(peer("a"), |peer| peer.max_conns = 2);
+    let group = group(vec![small], vec![]);
+    let now = Instant::now();
+    let mut held = [0; 2].map(|_| Selection::new(&group, 0));
+    for selection in &mut held {
+        assert_eq!(name(selection.next(now)), "a");
+    }
+    assert!(Selection::new(&group, 0).next(now).is_none());
+    drop(held);
+    assert_eq!(connections(&group), [0]);
+}
+
+/// Two threads and one place: it is given to one of them at a time.
+#[test]
+fn threads_share_places() {
+    let small = |name| with(peer(name), |peer| peer.max_conns = 3);
+    let group = group(vec![small("a"), small("b")], vec![]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let mut selection = Selection::new(&group, 0);
+                    if selection.next(Instant::now()).is_some() {
+                        let lease = selection.answered();
+                        assert!(connections(&group).iter().all(|count| *count <= 3));
+                        drop(lease);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(connections(&group), [0, 0]);
+}
+
+#[test]
+fn the_least_loaded_is_asked() {
+    let group = group_by(
+        Method::LeastConnections,
+        vec![peer("a"), heavy("b", 2)],
+        vec![peer("c")],
+    );
+    let now = Instant::now();
+    let mut held = Vec::new();
+    let mut order = String::new();
+    for _ in 0..6 {
+        let mut selection = Selection::new(&group, 0);
+        order += &name(selection.next(now));
+        held.push(selection);
+    }
+    // By ngx_http_upstream_get_least_conn_peer: the turns decide at 0:0 (for b) and at 1:2 (for a), else the smaller share.
+    assert_eq!(order, "bababb");
+    assert_eq!(connections(&group), [2, 4, 0]);
+    drop(held);
+    assert_eq!(connections(&group), [0, 0, 0]);
+}
+
+#[test]
+fn the_quickest_is_asked() {
+    let timed = Timed {
+        until_header: false,
+        in_flight: false,
+    };
+    let group = group_by(Method::LeastTime(timed), vec![peer("a"), peer("b")], vec![]);
+    let now = Instant::now();
+    let mut ask = |millis: u64| {
+        let mut selection = Selection::new(&group, 0);
+        let asked = name(selection.next(now));
+        if let Some(mut lease) = selection.answered() {
+            lease.answer_came(Duration::ZERO, Duration::from_millis(millis));
+        }
+        asked
+    };
+    assert_eq!(ask(900), "a");
+    assert_eq!([5, 5, 5].map(&mut ask), ["b", "b", "b"]);
+    // A few milliseconds make no difference: the turns decide.
+    assert_eq!(
+        group.peers().iter().next().unwrap().state().times(),
+        (0, 900)
+    );
+}
+
+#[test]
+fn any_is_asked_by_chance() {
+    for method in [Method::Random, Method::RandomTwo] {
+        let group = group_by(method, vec![peer("a"), heavy("b", 3), down("x")], vec![]);
+        let asked = chosen(&group, Instant::now(), 400);
+        let of_a = asked.matches('a').count();
+        assert_eq!(asked.matches('x').count(), 0);
+        assert!((40..360).contains(&of_a), "{method:?}: {of_a}");
+    }
+}
+
+/// What nginx 1.31.5 answers for 10,000 keys each, by the last digit of the port: `$arg_k` is `key-N`; the addresses are those
+/// of [`address`] and [`address6`], given to it by `set_real_ip_from`.
+const PLACEMENTS: &str = include_str!("placements.txt");
+
+fn address(n: u32) -> IpAddr {
+    IpAddr::V4(n.wrapping_mul(2_654_435_761).into())
+}
+
+fn address6(n: u32) -> IpAddr {
+    format!("2001:db8::{:x}:{n:x}", n * 40503 % 65536)
+        .parse()
+        .unwrap()
+}
+
+/// The servers that nginx was asked with; without some of them.
+fn servers(without: &[u8]) -> Vec<Peer> {
+    let all = [(1, 1), (2, 3), (3, 1), (4, 2)].into_iter();
+    let wanted = all.filter(|(number, _)| !without.contains(number));
+    let peer = |(number, weight): (u8, i64)| {
+        let address = format!("127.0.0.1:940{number}").parse().unwrap();
+        with(Peer::new(Address::Inet(address)), |peer| {
+            peer.weight = weight
+        })
+    };
+    wanted.map(peer).collect()
+}
+
+fn placements(method: Method, without: &[u8], by: impl Fn(Selection, u32) -> Selection) -> String {
+    let group = group_by(method, servers(without), vec![]);
+    let digit = |n: u32| {
+        let mut selection = by(Selection::new(&group, 0), n);
+        name(selection.next(Instant::now())).pop().unwrap()
+    };
+    (0..10_000).map(digit).collect()
+}
+
+fn recorded(kind: &str) -> &'static str {
+    let mut lines = PLACEMENTS.lines();
+    lines
+        .find_map(|line| line.strip_prefix(kind)?.strip_prefix(": "))
+        .unwrap()
+}
+
+#[test]
+fn keys_are_placed_as_nginx_places_them() {
+    let by_key = |selection: Selection, n: u32| selection.by_text(Bytes::from(format!("key-{n}")));
+    assert_eq!(placements(Method::Hash, &[], by_key), recorded("hash"));
+    let whole = placements(Method::ConsistentHash, &[], by_key);
+    assert_eq!(whole, recorded("hash consistent"));
+    let without = placements(Method::ConsistentHash, &[3], by_key);
+    assert_eq!(without, recorded("hash consistent without the third"));
+    let moved = whole.bytes().zip(without.bytes());
+    let moved_from: Vec<u8> = moved.filter(|(a, b)| a != b).map(|(a, _)| a).collect();
+    assert!(!moved_from.is_empty() && moved_from.iter().all(|from| *from == b'3'));
+}
+
+#[test]
+fn clients_are_placed_as_nginx_places_them() {
+    let by = |address: fn(u32) -> IpAddr| {
+        placements(Method::IpHash, &[], |selection, n| {
+            selection.by_client(Some(address(n)))
+        })
+    };
+    assert_eq!(by(address), recorded("ip_hash of IPv4"));
+    assert_eq!(by(address6), recorded("ip_hash of IPv6"));
+}
+
+/// A key whose peer is out goes to others, and to all of them in the end.
+#[test]
+fn a_key_is_tried_on_every_peer() {
+    for method in [Method::Hash, Method::ConsistentHash] {
+        let group = group_by(method, servers(&[]), vec![]);
+        let mut selection = Selection::new(&group, 0).by_text("key".into());
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        while let Some(peer) = selection.next(now) {
+            asked.push(peer.name.clone());
+            selection.failed(now);
+        }
+        asked.sort();
+        asked.dedup();
+        assert_eq!(asked.len(), 4, "{method:?}");
+    }
+}
+
+/// A reload hands on what is known of those peers that are the same.
+#[test]
+fn the_same_peers_keep_their_states() {
+    let before = Peers::new(Side::new(servers(&[])), Side::default());
+    let held = before.primary[1].state();
+    held.begin(1, Duration::ZERO);
+    let mut listed = servers(&[1]);
+    listed.reverse();
+    listed.push(peer("new"));
+    let after = Peers::new(Side::new(listed), Side::default());
+    after.adopt(&before);
+    let counts: Vec<usize> = after
+        .iter()
+        .map(|peer| peer.state().connections())
+        .collect();
+    assert_eq!(counts, [0, 0, 1, 0]);
+    assert!(Arc::ptr_eq(
+        before.primary[1].state(),
+        after.primary[2].state()
+    ));
+    // Two lines of one address are two peers.
+    let twice = || Peers::new(Side::new(vec![peer("a"), peer("a")]), Side::default());
+    let (before, after) = (twice(), twice());
+    before.primary[1].state().begin(1, Duration::ZERO);
+    after.adopt(&before);
+    assert_eq!(after.primary[0].state().connections(), 0);
+    assert_eq!(after.primary[1].state().connections(), 1);
+}
