@@ -1,0 +1,462 @@
+//! Connections to upstreams: which are kept and used again, and what becomes of requests that meet one which has ended. On both
+//! engines; TIDEGATE_BINARY with nginx 1.31 checks the test itself.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use support::master::wait_for;
+use support::{PATIENCE, Server, engines, is_nginx};
+
+/// An upstream that numbers its connections from 1, and does what the path of a request says.
+struct Upstream {
+    port: u16,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    connections: AtomicUsize,
+    /// Connections that have ended.
+    ended: AtomicUsize,
+    /// Each request: the connection, method and path, length of the body.
+    requests: Mutex<Vec<String>>,
+}
+
+impl Upstream {
+    fn start() -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Seen::default());
+        let shared = Arc::clone(&seen);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let _ = serve(stream, number, &shared);
+                    shared.ended.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Upstream { port, seen }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.requests.lock().unwrap())
+    }
+
+    fn wait_until_ended(&self, count: usize) {
+        wait_for("the end of connections", || {
+            self.seen.ended.load(Ordering::SeqCst) == count
+        });
+    }
+}
+
+/// Reads requests of one connection and answers them, as their paths say.
+fn serve(mut stream: TcpStream, number: usize, seen: &Seen) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut unread = Vec::new();
+    let mut count = 0;
+    loop {
+        let Some((head, body)) = read_request(&mut stream, &mut unread)? else {
+            return Ok(());
+        };
+        count += 1;
+        let mut words = head.split(' ');
+        let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let line = format!("{number} {method} {path} {}", body.len());
+        seen.requests.lock().unwrap().push(line);
+        let fine = |more: &str| {
+            let body = format!("by {number}");
+            format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{more}\r\n{body}",
+                body.len()
+            )
+        };
+        // What a connection does that has been used before.
+        let again = count > 1;
+        match path {
+            "/closes" => {
+                stream.write_all(fine("Connection: close\r\n").as_bytes())?;
+                return Ok(());
+            }
+            "/old" => {
+                stream.write_all(fine("").replace("HTTP/1.1", "HTTP/1.0").as_bytes())?;
+            }
+            "/chunks" => {
+                let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                stream.write_all(text.as_bytes())?;
+                thread::sleep(Duration::from_millis(10));
+                stream.write_all(format!("4\r\nby {number}\r\n0\r\n\r\n").as_bytes())?;
+            }
+            "/empty" => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?,
+            "/too-much" => stream.write_all((fine("") + "and more").as_bytes())?,
+            "/unasked" => {
+                stream.write_all(fine("").as_bytes())?;
+                thread::sleep(Duration::from_millis(100));
+                stream.write_all(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")?;
+            }
+            "/then-ends" => {
+                stream.write_all(fine("").as_bytes())?;
+                thread::sleep(Duration::from_millis(50));
+                return Ok(());
+            }
+            // The connection ends as the request comes, if it has been used before.
+            "/ends-silently" if again => return Ok(()),
+            "/ends-after-a-byte" if again => {
+                stream.write_all(b"H")?;
+                return Ok(());
+            }
+            "/early" => {
+                stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")?;
+                // The rest is not read: the connection ends with a reset.
+                thread::sleep(Duration::from_millis(200));
+                return Ok(());
+            }
+            "/endless" => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nbegun")?;
+                thread::sleep(Duration::from_millis(50));
+                return Ok(());
+            }
+            "/half" => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")?;
+                thread::sleep(PATIENCE);
+            }
+            _ => {
+                let head = match method {
+                    "HEAD" => fine("").replace(&format!("by {number}"), ""),
+                    _ => fine(""),
+                };
+                stream.write_all(head.as_bytes())?;
+            }
+        }
+    }
+}
+
+/// The head and body of the next request; none where the connection has ended.
+fn read_request(
+    stream: &mut TcpStream,
+    unread: &mut Vec<u8>,
+) -> std::io::Result<Option<(String, Vec<u8>)>> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        if let Some(end) = unread.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&unread[..end]).into_owned();
+            // It is answered before its body has come.
+            let is_early = head.contains(" /early ");
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok())
+                .unwrap_or(0);
+            if is_early || unread.len() >= end + 4 + length {
+                let length = length.min(unread.len() - end - 4);
+                let body = unread.drain(..end + 4 + length).skip(end + 4).collect();
+                return Ok(Some((head, body)));
+            }
+        }
+        match stream.read(&mut buffer)? {
+            0 => return Ok(None),
+            count => unread.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+/// Runs `check` with a server whose group `u` has one upstream and these further lines.
+fn each(block: &str, check: impl Fn(&Server, &Upstream)) {
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let lines = lines(block, upstream.port);
+        check(&Server::start(engine, &lines), &upstream);
+    }
+}
+
+fn lines(block: &str, port: u16) -> String {
+    format!(
+        "location / {{ proxy_pass http://u; }}
+         location /other/ {{ proxy_pass http://u/; }}
+         location /unsure/ {{ proxy_pass http://u/; proxy_next_upstream error timeout non_idempotent; }}
+         location /streamed/ {{ proxy_pass http://u/; proxy_request_buffering off; }}
+         location /plain/ {{ proxy_pass http://127.0.0.1:{port}/; }}
+         [http]
+         client_max_body_size 10m; client_body_buffer_size 16k;
+         upstream u {{ server 127.0.0.1:{port}; {block} }}"
+    )
+}
+
+fn body_of(server: &Server, path: &str) -> String {
+    let response = server.connect().get(path).unwrap();
+    format!(
+        "{} {}",
+        response.status,
+        String::from_utf8_lossy(&response.body)
+    )
+}
+
+fn post(server: &Server, path: &str, length: usize) -> u16 {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&vec![b'x'; length]).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    text.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_connection_serves_one_request_after_the_other() {
+    each("", |server, upstream| {
+        for path in ["/", "/chunks", "/", "/empty"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            assert!(
+                server.lines_for(&request)[0].starts_with("HTTP/1.1 20"),
+                "{path}"
+            );
+        }
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        assert_eq!(upstream.requests().len(), 5);
+        // By HEAD it has none, and the connection goes on.
+        let head = server.lines_for("HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert_eq!(head[0], "HTTP/1.1 200 OK");
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        // Without a block nothing is kept.
+        assert_eq!(body_of(server, "/plain/"), "200 by 2");
+        assert_eq!(body_of(server, "/plain/"), "200 by 3");
+        assert_eq!(server.error_log().matches("[error]").count(), 0);
+    });
+}
+
+#[test]
+fn other_locations_share_connections_where_the_group_says_so() {
+    for (block, other) in [("", 2), ("keepalive 8 local;", 2), ("keepalive 8;", 1)] {
+        each(block, |server, _| {
+            assert_eq!(body_of(server, "/"), "200 by 1");
+            assert_eq!(body_of(server, "/other/"), format!("200 by {other}"));
+            assert_eq!(body_of(server, "/"), "200 by 1");
+            assert_eq!(body_of(server, "/other/"), format!("200 by {other}"));
+        });
+    }
+}
+
+#[test]
+fn none_is_kept_for_longer_than_it_may_be() {
+    each("keepalive 0;", |server, _| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        assert_eq!(body_of(server, "/"), "200 by 2");
+    });
+    each("keepalive_requests 2;", |server, _| {
+        let bodies = [(); 5].map(|()| body_of(server, "/"));
+        let by = [1, 1, 2, 2, 3].map(|number| format!("200 by {number}"));
+        assert_eq!(bodies, by);
+    });
+    each("keepalive_timeout 100ms;", |server, upstream| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        upstream.wait_until_ended(1);
+        assert_eq!(body_of(server, "/"), "200 by 2");
+    });
+    each("keepalive_time 50ms;", |server, _| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        thread::sleep(Duration::from_millis(100));
+        // It is used again, and not kept after that.
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        assert_eq!(body_of(server, "/"), "200 by 2");
+    });
+}
+
+#[test]
+fn the_one_that_was_idle_for_longest_makes_room() {
+    each("keepalive 2;", |server, upstream| {
+        let mut clients = [(); 3].map(|()| server.connect());
+        for client in &mut clients {
+            client.send("/half", "").unwrap();
+        }
+        wait_for("three requests", || {
+            upstream.seen.requests.lock().unwrap().len() == 3
+        });
+        // The clients leave: what is in the middle of an answer is not kept.
+        drop(clients);
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(body_of(server, "/"), "200 by 4");
+        assert_eq!(body_of(server, "/"), "200 by 4");
+    });
+}
+
+#[test]
+fn what_an_upstream_ends_or_adds_to_is_not_used_again() {
+    each("", |server, upstream| {
+        for path in [
+            "/closes",
+            "/old",
+            "/too-much",
+            "/unasked",
+            "/then-ends",
+            "/endless",
+        ] {
+            let before = upstream.seen.connections.load(Ordering::SeqCst);
+            let mut client = server.connect();
+            client.send(path, "Connection: close\r\n").unwrap();
+            let _ = client.receive(Duration::ZERO);
+            upstream.wait_until_ended(before + usize::from(path != "/half"));
+            let next = body_of(server, "/closes");
+            assert_eq!(next, format!("200 by {}", before + 2), "{path}");
+            upstream.wait_until_ended(before + 2);
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_ends_as_the_request_comes_costs_a_request_nothing() {
+    each("", |server, upstream| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        // No byte of an answer: it is sent once more, over a connection of its own.
+        assert_eq!(body_of(server, "/ends-silently"), "200 by 2");
+        let told =
+            "upstream prematurely closed connection while reading response header from upstream";
+        assert_eq!(server.error_log().matches(told).count(), 1);
+        assert_eq!(body_of(server, "/"), "200 by 2");
+        // As nginx has it, also where an answer had begun with less than a head.
+        assert_eq!(body_of(server, "/ends-after-a-byte"), "200 by 3");
+        let requests = upstream.requests();
+        assert_eq!(requests.len(), 6, "{requests:?}");
+    });
+}
+
+#[test]
+fn what_may_have_changed_something_is_not_sent_twice() {
+    each("", |server, upstream| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        assert_eq!(post(server, "/ends-silently", 10), 502);
+        assert_eq!(
+            upstream.requests(),
+            ["1 GET / 0", "1 POST /ends-silently 10"]
+        );
+        // Unless the configuration says that it may be: from memory, and from a file.
+        for (number, length) in [(2, 10), (4, 300_000)] {
+            assert_eq!(body_of(server, "/unsure/"), format!("200 by {number}"));
+            assert_eq!(post(server, "/unsure/ends-silently", length), 200);
+            let after = number + 1;
+            let expected = [
+                format!("{number} GET / 0"),
+                format!("{number} POST /ends-silently {length}"),
+                format!("{after} POST /ends-silently {length}"),
+            ];
+            assert_eq!(upstream.requests(), expected);
+            assert_eq!(body_of(server, "/unsure/closes"), format!("200 by {after}"));
+            upstream.wait_until_ended(after);
+            upstream.requests();
+        }
+        // Nor is what was passed on as it came.
+        assert_eq!(body_of(server, "/streamed/"), "200 by 6");
+        assert_eq!(post(server, "/streamed/ends-silently", 10), 502);
+    });
+}
+
+#[test]
+fn an_upload_that_is_answered_early_leaves_nothing_behind() {
+    each("", |server, upstream| {
+        for path in ["/early", "/streamed/early"] {
+            let before = upstream.seen.connections.load(Ordering::SeqCst);
+            assert_eq!(post(server, path, 3_000_000), 413);
+            let next = body_of(server, "/closes");
+            assert_eq!(next, format!("200 by {}", before + 2), "{path}");
+            upstream.wait_until_ended(before + 2);
+        }
+    });
+}
+
+/// nginx's workers begin anew.
+#[test]
+fn connections_outlive_a_reload() {
+    if is_nginx() {
+        return;
+    }
+    each("", |server, upstream| {
+        assert_eq!(body_of(server, "/"), "200 by 1");
+        for _ in 0..3 {
+            let loaded = server.error_log().matches("exited with code").count();
+            server.reload(&lines("", upstream.port));
+            wait_for("the reload", || {
+                server.error_log().matches("exited with code").count() > loaded
+            });
+            assert_eq!(body_of(server, "/"), "200 by 1");
+        }
+        assert_eq!(upstream.seen.connections.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// A request under way counts against `max_conns` of the generations after it; failures do as well.
+#[test]
+fn what_is_known_of_servers_outlives_a_reload() {
+    if is_nginx() {
+        return;
+    }
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let gone = support::port::free_port();
+        let lines = |comment: &str| {
+            format!(
+                "location / {{ proxy_pass http://full; }} location /failed {{ proxy_pass http://failing; }}
+                 [http]
+                 # {comment}
+                 upstream full {{ server 127.0.0.1:{} max_conns=1; }}
+                 upstream failing {{ server 127.0.0.1:{gone}; server 127.0.0.1:{gone} fail_timeout=1h; }}",
+                upstream.port
+            )
+        };
+        let server = Server::start(engine, &lines("first"));
+        let mut held = server.connect();
+        held.send("/half", "").unwrap();
+        wait_for("the request", || {
+            !upstream.seen.requests.lock().unwrap().is_empty()
+        });
+        assert_eq!(body_of(&server, "/failed").split(' ').next(), Some("502"));
+        for number in 0..3 {
+            server.reload(&lines(&format!("reload {number}")));
+            // It serves by the new configuration from the next request on.
+            wait_for("the reload", || {
+                server.error_log().matches("reconfiguring").count() > number
+            });
+            assert_eq!(body_of(&server, "/").split(' ').next(), Some("502"));
+            let before = server.error_log().matches("no live upstreams").count();
+            body_of(&server, "/failed");
+            let after = server.error_log().matches("no live upstreams").count();
+            assert_eq!(after, before + 1, "{}", server.error_log());
+        }
+        drop(held);
+        wait_for("its place", || body_of(&server, "/").starts_with("200"));
+    }
+}
+
+#[test]
+fn a_server_has_no_more_requests_than_it_may_have() {
+    for (limit, expected) in [("max_conns=2", 0), ("", 3)] {
+        for engine in engines::lines() {
+            let upstream = Upstream::start();
+            let lines = format!(
+                "location / {{ proxy_pass http://u; }}
+                 [http]
+                 upstream u {{ server 127.0.0.1:{} {limit}; }}",
+                upstream.port
+            );
+            let server = Server::start(engine, &lines);
+            let mut held = [(); 2].map(|()| server.connect());
+            for client in &mut held {
+                client.send("/half", "").unwrap();
+            }
+            wait_for("two requests", || {
+                upstream.seen.requests.lock().unwrap().len() == 2
+            });
+            let answered = (0..3).filter(|_| body_of(&server, "/").starts_with("200"));
+            assert_eq!(answered.count(), expected, "{limit}");
+            drop(held);
+            wait_for("a place", || body_of(&server, "/").starts_with("200"));
+        }
+    }
+}
