@@ -244,9 +244,9 @@ proxy_temp_path temp/p;
 class Floor(Server):
     """`xtask floor`: a server that does nothing but receive and send."""
 
-    def __init__(self, folder, response, arguments, core):
+    def __init__(self, folder, response, arguments, core, name=None):
         self.response, self.arguments = response, arguments
-        name = "floor-watching" if "--watch" in arguments else "floor"
+        name = name or ("floor-watching" if "--watch" in arguments else "floor")
         super().__init__(name, XTASK, "", folder, core=core)
 
     def command(self):
@@ -284,6 +284,33 @@ hosts:
     paths:
       /:
         file.dir: {self.root}
+"""
+
+
+class HaProxy(Server):
+    """HAProxy with one thread, as Debian has it, before one upstream with connections that are kept."""
+
+    def __init__(self, binary, folder, upstream, core):
+        self.upstream = upstream
+        super().__init__("haproxy", binary, "", folder, core=core)
+
+    def command(self):
+        return [self.binary, "-db", "-f", f"{self.prefix}/nginx.conf"]
+
+    def configuration(self, http, engine):
+        return f"""global
+  maxconn 9000
+  nbthread 1
+defaults
+  mode http
+  timeout connect 60s
+  timeout client 600s
+  timeout server 60s
+frontend clients
+  bind 127.0.0.1:{self.port} backlog 4096
+  default_backend upstreams
+backend upstreams
+  server first 127.0.0.1:{self.upstream}
 """
 
 

@@ -17,10 +17,12 @@ use std::os::fd::AsRawFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 const USAGE: &str =
-    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2] [--close [--watch]] [--work N]
+    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2 | --proxy PORT] [--close [--watch]] [--work N]
 
   --batch N   every receive holds N requests: N responses leave in one send
   --http2     each HEADERS frame of a client is answered with a head and the response as its body, in one frame
+  --proxy PORT  what a client sends goes to that port of the loopback, over connections that are kept, and as much as the
+              response has comes back
   --close     the connection ends with the response; its request is waited for in the receive, which no server can afford
               that has other clients
   --watch     the connection is watched as any other, and the others are served until its request has come
@@ -32,7 +34,7 @@ const EVENTS_MAX: usize = 512;
 /// Runs the command line `floor …`, until it is killed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (mut address, mut response, mut batch, mut work) = (None, None, 1, 0);
-    let (mut close, mut watch, mut http2) = (false, false, false);
+    let (mut close, mut watch, mut http2, mut upstream) = (false, false, false, None);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -40,6 +42,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             "--response" => response = arguments.next(),
             "--batch" => batch = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             "--http2" => http2 = true,
+            "--proxy" => {
+                let port = arguments.next().and_then(|port| port.parse().ok());
+                upstream = Some(port.ok_or(USAGE)?);
+            }
             "--close" => close = true,
             "--watch" => watch = true,
             "--work" => work = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
@@ -51,6 +57,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         return Err(format!("{address} is not of the loopback"));
     }
     let response = std::fs::read(response).map_err(|error| format!("{response}: {error}"))?;
+    if let Some(upstream) = upstream {
+        let served = crate::floor_proxy::serve(address, upstream, response.len());
+        return served.map_err(|error| format!("{address}: {error}"));
+    }
     let response = match http2 {
         true => response,
         false => response.repeat(batch),

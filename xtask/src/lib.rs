@@ -6,6 +6,7 @@ pub mod below;
 pub mod circles;
 pub mod docs;
 pub mod floor;
+mod floor_proxy;
 pub mod judge;
 pub mod plot;
 pub mod source;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Address;
 
-use crate::balancer::{self, Balancer, Method};
-use crate::peer::{Peer, Peers, Side};
+use crate::balancer::Method;
+use crate::peer::{Peer, Peers};
+use crate::roster::Roster;
 
 /// A group of peers: what an `upstream` block declares, or a host's addresses.
 #[derive(Debug)]
@@ -16,9 +17,7 @@ pub struct Group {
     pub name: Bytes,
     /// What it is kept by in a thread's pool, if its connections are kept.
     pub keepalive: Option<Keepalive>,
-    peers: Arc<Peers>,
-    method: Method,
-    balancer: Box<dyn Balancer>,
+    roster: Arc<Roster>,
 }
 
 /// How connections to a group's peers are kept.
@@ -50,19 +49,12 @@ impl Default for Keepalive {
 }
 
 impl Group {
-    /// A group that shares requests out in this way.
-    pub fn new(
-        name: Bytes,
-        peers: Arc<Peers>,
-        method: Method,
-        keepalive: Option<Keepalive>,
-    ) -> Group {
+    /// A group of these peers.
+    pub fn new(name: Bytes, roster: Arc<Roster>, keepalive: Option<Keepalive>) -> Group {
         Group {
             name,
             keepalive,
-            balancer: balancer::of(method, &peers.primary),
-            peers,
-            method,
+            roster,
         }
     }
 
@@ -73,22 +65,18 @@ impl Group {
 
     /// A group of addresses that are all alike. What its peers do is forgotten with it.
     pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
-        let peers: Vec<Peer> = addresses.into_iter().map(Peer::new).collect();
-        let peers = Peers::new(Side::new(peers), Side::default());
-        Arc::new(Group::new(name, Arc::new(peers), Method::RoundRobin, None))
+        let peers = addresses.into_iter().map(Peer::new).collect();
+        let roster = Roster::new(peers, Vec::new(), Method::RoundRobin, Vec::new());
+        Arc::new(Group::new(name, Arc::new(roster), None))
     }
 
-    /// Its peers.
-    pub fn peers(&self) -> &Arc<Peers> {
-        &self.peers
+    /// Its peers now.
+    pub fn peers(&self) -> Arc<Peers> {
+        self.roster.peers()
     }
 
     /// How it shares requests out.
     pub fn method(&self) -> Method {
-        self.method
-    }
-
-    pub(crate) fn balancer(&self) -> &dyn Balancer {
-        &*self.balancer
+        self.roster.method()
     }
 }

@@ -1,7 +1,7 @@
 //! Servers that are asked on behalf of clients: which one is asked, how they have done, and connections to them that are kept.
 //!
 //! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and speak over what they get.
-//! A [`Peers`] is the list of one group; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
+//! A [`Roster`] has the list of a group's peers now, a [`Peers`]; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
 //! of the same identity ([`Remembered`]). A [`Selection`] is one request's way through a group: it asks the group's balancer
 //! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
 //! What a thread keeps of connections is its [`pool`].
@@ -12,6 +12,7 @@ mod lease;
 mod peer;
 pub mod pool;
 mod remembered;
+mod roster;
 mod selection;
 mod state;
 mod tried;
@@ -24,5 +25,6 @@ pub use group::{Group, Keepalive};
 pub use lease::Lease;
 pub use peer::{Peer, Peers, Side, SideOf};
 pub use remembered::Remembered;
+pub use roster::{Found, Host, Roster};
 pub use selection::Selection;
 pub use state::State;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::Address;
 
+use crate::balancer::{self, Balancer, Method};
 use crate::state::State;
 
 /// One address of a server, with how much it gets and when it is given up.
@@ -27,6 +28,8 @@ pub struct Peer {
     pub fail_timeout: Duration,
     /// It is never asked.
     pub down: bool,
+    /// Which host of the roster it is an address of, where that is looked up.
+    pub(crate) host: Option<usize>,
     /// How it does, once that is known to be its own or that of the peer before a reload.
     state: OnceLock<Arc<State>>,
 }
@@ -44,6 +47,7 @@ impl Peer {
             max_fails: 1,
             fail_timeout: Duration::from_secs(10),
             down: false,
+            host: None,
             state: OnceLock::new(),
         }
     }
@@ -51,6 +55,17 @@ impl Peer {
     /// How it does, by what all threads have seen.
     pub fn state(&self) -> &Arc<State> {
         self.state.get_or_init(Arc::default)
+    }
+
+    /// The same peer for another list: both have one state.
+    pub(crate) fn share(&self) -> Peer {
+        self.state();
+        self.clone()
+    }
+
+    /// Whether it would be the same peer if it stood in the other's place.
+    pub(crate) fn is_alike(&self, other: &Peer) -> bool {
+        (&self.name, &self.server, self.weight) == (&other.name, &other.server, other.weight)
     }
 
     /// Goes on with the state of the same peer before. The first one stays.
@@ -127,7 +142,7 @@ pub enum SideOf {
 }
 
 /// The peers of a group: those that share requests out among them, and others that stand by.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Peers {
     /// Those that are asked first.
     pub primary: Side,
@@ -136,16 +151,30 @@ pub struct Peers {
     /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared with the same group before a
     /// reload, whose peers may be these.
     turn: OnceLock<Arc<Mutex<()>>>,
+    balancer: Box<dyn Balancer>,
 }
 
 impl Peers {
-    /// A group's peers.
-    pub fn new(primary: Side, backup: Side) -> Peers {
+    /// A group's peers, chosen by this method.
+    pub fn new(primary: Side, backup: Side, method: Method) -> Peers {
         Peers {
+            balancer: balancer::of(method, &primary),
             primary,
             backup,
             turn: OnceLock::new(),
         }
+    }
+
+    /// Those of the same group from now on.
+    pub(crate) fn followed_by(&self, primary: Side, backup: Side, method: Method) -> Peers {
+        Peers {
+            turn: OnceLock::from(Arc::clone(self.turn())),
+            ..Peers::new(primary, backup, method)
+        }
+    }
+
+    pub(crate) fn balancer(&self) -> &dyn Balancer {
+        &*self.balancer
     }
 
     /// Those of one side.

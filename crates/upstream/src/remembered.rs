@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use framework::zone::{Fact, State as ZoneState, Tell, Zone};
 
-use crate::peer::Peers;
+use crate::roster::Roster;
 
 /// A zone that each group has, whether the configuration gives it one or not. Its settings are the group's peers, which hold their
 /// states themselves: a reload puts those of the peers before into the peers that are the same.
@@ -14,7 +14,7 @@ pub struct Remembered;
 impl ZoneState for Remembered {
     const KIND: &'static str = "upstream";
 
-    type Settings = Arc<Peers>;
+    type Settings = Arc<Roster>;
 
     fn new(_: u64) -> Remembered {
         Remembered
@@ -25,7 +25,8 @@ impl ZoneState for Remembered {
         Ok(Arc::new(Remembered))
     }
 
-    fn describe(&self, peers: &Arc<Peers>, tell: &mut Tell<'_>) {
+    fn describe(&self, roster: &Arc<Roster>, tell: &mut Tell<'_>) {
+        let peers = roster.peers();
         let count = |of: &dyn Fn(&crate::Peer) -> u64| peers.iter().map(of).sum();
         tell("peers", Fact::Number(count(&|_| 1)));
         tell(

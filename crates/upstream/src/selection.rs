@@ -31,7 +31,7 @@ impl Selection {
     /// A selection that tries each peer once, and no more than `tries_max` of them unless that
     /// is 0.
     pub fn new(group: &Arc<Group>, tries_max: usize) -> Selection {
-        let peers = Arc::clone(group.peers());
+        let peers = group.peers();
         let tries = peers.tries();
         Selection {
             group: Arc::clone(group),
@@ -126,7 +126,7 @@ impl Selection {
             Method::LeastConnections | Method::LeastTime(_)
         );
         let chosen = match is_of_peers || for_backups {
-            true => self.group.balancer().choose(&mut asked),
+            true => self.peers.balancer().choose(&mut asked),
             false => None,
         };
         chosen.or_else(|| balancer::round_robin(&mut asked))

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{Method, Timed};
-use crate::{Group, Peer, Peers, Selection, Side};
+use crate::{Found, Group, Host, Peer, Peers, Roster, Selection, Side, SideOf};
 
 fn peer(name: &str) -> Peer {
     Peer::new(Address::Unix(name.into()))
@@ -28,8 +28,8 @@ fn down(name: &str) -> Peer {
 }
 
 fn group_by(method: Method, primary: Vec<Peer>, backup: Vec<Peer>) -> Arc<Group> {
-    let peers = Peers::new(Side::new(primary), Side::new(backup));
-    Arc::new(Group::new("u".into(), Arc::new(peers), method, None))
+    let roster = Roster::new(primary, backup, method, Vec::new());
+    Arc::new(Group::new("u".into(), Arc::new(roster), None))
 }
 
 fn group(primary: Vec<Peer>, backup: Vec<Peer>) -> Arc<Group> {
@@ -53,7 +53,8 @@ fn chosen(group: &Arc<Group>, now: Instant, count: usize) -> String {
 }
 
 fn connections(group: &Group) -> Vec<usize> {
-    let peers = group.peers().iter();
+    let peers = group.peers();
+    let peers = peers.iter();
     peers.map(|peer| peer.state().connections()).collect()
 }
 
@@ -359,13 +360,13 @@ fn a_key_is_tried_on_every_peer() {
 /// A reload hands on what is known of those peers that are the same.
 #[test]
 fn the_same_peers_keep_their_states() {
-    let before = Peers::new(Side::new(servers(&[])), Side::default());
+    let before = Peers::new(Side::new(servers(&[])), Side::default(), Method::RoundRobin);
     let held = before.primary[1].state();
     held.begin(1, Duration::ZERO);
     let mut listed = servers(&[1]);
     listed.reverse();
     listed.push(peer("new"));
-    let after = Peers::new(Side::new(listed), Side::default());
+    let after = Peers::new(Side::new(listed), Side::default(), Method::RoundRobin);
     after.adopt(&before);
     let counts: Vec<usize> = after
         .iter()
@@ -377,10 +378,124 @@ fn the_same_peers_keep_their_states() {
         after.primary[2].state()
     ));
     // Two lines of one address are two peers.
-    let twice = || Peers::new(Side::new(vec![peer("a"), peer("a")]), Side::default());
+    let twice = || {
+        Peers::new(
+            Side::new(vec![peer("a"), peer("a")]),
+            Side::default(),
+            Method::RoundRobin,
+        )
+    };
     let (before, after) = (twice(), twice());
     before.primary[1].state().begin(1, Duration::ZERO);
     after.adopt(&before);
     assert_eq!(after.primary[0].state().connections(), 0);
     assert_eq!(after.primary[1].state().connections(), 1);
+}
+
+fn host(name: &'static str) -> Host {
+    Host {
+        name: name.into(),
+        port: 80,
+        service: None,
+        template: with(peer("x"), |peer| {
+            peer.server = name.into();
+            peer.max_fails = 7;
+        }),
+        side: SideOf::Peers,
+    }
+}
+
+fn at(paths: &[&str]) -> Vec<Found> {
+    let found = |path: &&str| Found {
+        address: Address::Unix(path.into()),
+        server: None,
+        weight: None,
+        is_backup: false,
+    };
+    paths.iter().map(found).collect()
+}
+
+fn names(roster: &Roster) -> String {
+    let peers = roster.peers();
+    peers.iter().map(|peer| name(Some(peer))).collect()
+}
+
+/// A peer that stays keeps its state and its place; a request that has begun goes through the peers that it found.
+#[test]
+fn a_host_has_other_addresses_now() {
+    let hosts = vec![host("h"), host("other")];
+    let roster = Roster::new(vec![peer("s")], vec![peer("b")], Method::RoundRobin, hosts);
+    let roster = Arc::new(roster);
+    let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
+    assert!(roster.resolved(0, &at(&["1", "2"])));
+    assert!(
+        !roster.resolved(0, &at(&["2", "1"])),
+        "the same in another order"
+    );
+    assert!(roster.resolved(1, &at(&["2"])));
+    assert_eq!(names(&roster), "s122b");
+    let begun = Selection::new(&group, 0);
+    roster.peers().primary[1].state().begin(1, Duration::ZERO);
+    assert!(roster.resolved(0, &at(&["3", "1"])));
+    assert_eq!(names(&roster), "s123b");
+    let peers = roster.peers();
+    assert_eq!(peers.primary[1].state().connections(), 1);
+    assert_eq!(peers.primary[1].max_fails, 7);
+    assert_eq!(begun.tries_left(), 5);
+    // All of them go: those of others stay.
+    assert!(roster.resolved(0, &[]));
+    assert!(roster.resolved(1, &[]));
+    assert_eq!(names(&roster), "sb");
+    assert_eq!(chosen(&group, Instant::now(), 2), "ss");
+}
+
+/// What names were found to mean is known at once after a reload.
+#[test]
+fn a_reload_knows_the_addresses_of_before() {
+    let before = Roster::new(
+        Vec::new(),
+        Vec::new(),
+        Method::ConsistentHash,
+        vec![host("h")],
+    );
+    before.resolved(0, &at(&["1", "2"]));
+    before.peers().primary[1].state().begin(1, Duration::ZERO);
+    let hosts = vec![host("new"), host("h")];
+    let after = Roster::new(vec![peer("s")], Vec::new(), Method::ConsistentHash, hosts);
+    after.adopt(&before);
+    assert_eq!(names(&after), "s12");
+    assert_eq!(after.peers().primary[2].state().connections(), 1);
+    assert!(!after.resolved(1, &at(&["1", "2"])));
+}
+
+#[test]
+fn a_service_weighs_its_servers() {
+    let mut of = host("h");
+    of.service = Some("http".into());
+    let roster = Roster::new(Vec::new(), Vec::new(), Method::RoundRobin, vec![of]);
+    let found = |path: &str, weight, is_backup| Found {
+        address: Address::Unix(path.into()),
+        server: Some(format!("{path}.h").into()),
+        weight: Some(weight),
+        is_backup,
+    };
+    assert!(roster.resolved(
+        0,
+        &[
+            found("a", 5, false),
+            found("b", 0, false),
+            found("c", 1, true)
+        ]
+    ));
+    let peers = roster.peers();
+    let shown = |peer: &Peer| (name(Some(peer)), peer.server.clone(), peer.weight);
+    let primary: Vec<_> = peers.primary.iter().map(shown).collect();
+    assert_eq!(
+        primary,
+        [("a".into(), "a.h".into(), 5), ("b".into(), "b.h".into(), 1)]
+    );
+    assert_eq!(peers.backup.len(), 1);
+    // Another weight is another peer.
+    assert!(roster.resolved(0, &[found("a", 6, false)]));
+    assert_eq!(names(&roster), "a");
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::upstream::{Method, Peer, Peers, Selection, Side};
+use ::upstream::{Method, Peer, Roster, Selection};
 use bytes::Bytes;
 use conf::Files;
 use engine::net::Address;
@@ -13,6 +13,8 @@ use framework::generation::Generation;
 use framework::registry::Registry;
 use http::request::Request;
 use http::text::Text;
+
+use super::lookups::{Lookup, Lookups};
 
 /// Peers, and what requests are placed among them by.
 #[derive(Debug)]
@@ -74,13 +76,20 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 #[derive(Debug, Default)]
 pub struct Groups {
     entries: Vec<Entry>,
+    /// Groups with servers whose addresses are looked up again and again.
+    pub(super) lookups: Vec<Lookup>,
 }
 
 impl Registry for Groups {}
 
-/// Adds the groups of servers to the generation.
+/// Adds the groups of servers to the generation, and what looks up their names.
 pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    generation.add(compiler.registries.take::<Groups>());
+    let mut groups = compiler.registries.take::<Groups>();
+    let lookups = std::mem::take(&mut groups.lookups);
+    if !lookups.is_empty() {
+        generation.services.push(Arc::new(Lookups(lookups)));
+    }
+    generation.add(groups);
 }
 
 #[derive(Debug)]
@@ -116,10 +125,10 @@ impl Groups {
             return Some(Arc::clone(known));
         }
         let addresses = written.resolve(files, port)?;
-        let peers: Vec<Peer> = addresses.into_iter().map(Peer::new).collect();
-        let peers = Arc::new(Peers::new(Side::new(peers), Side::default()));
+        let peers = addresses.into_iter().map(Peer::new).collect();
+        let roster = Roster::new(peers, Vec::new(), Method::RoundRobin, Vec::new());
         let name = Bytes::copy_from_slice(written.name);
-        let group = ::upstream::Group::new(name, peers, Method::RoundRobin, None);
+        let group = ::upstream::Group::new(name, Arc::new(roster), None);
         Some(self.add(Some(port), Group::by(group, None)))
     }
 

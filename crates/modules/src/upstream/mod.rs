@@ -4,22 +4,25 @@
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
 //! `methods` how requests are shared out, `groups` is where `proxy_pass` finds the groups.
 //!
-//! Not here yet, and a clear error where written: `resolve`, `slow_start` and other parameters of `server`.
+//! `lookups` keeps names up to date. Not here yet, and a clear error where written: `slow_start` and other parameters of `server`.
 
 mod groups;
+mod lookups;
 mod methods;
 mod servers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Keepalive, Peers, Remembered, Side};
+use ::upstream::{Keepalive, Remembered, Roster, SideOf};
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
 use framework::zone::{Refused, SIZE_MIN, State, Tell};
+use transport::resolver::Resolving;
 
 pub use groups::{Group, Groups, add};
+use lookups::Lookup;
 use servers::Server;
 
 static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse::nothing)
@@ -36,7 +39,7 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
 /// Read line by line, since a line is judged by the method before it.
 static SERVER: Setting<()> = Setting::new(
     "server",
-    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [backup] [down]"],
+    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [resolve] [service=name] [backup] [down]"],
     parse::nothing,
 )
 .contexts(Contexts::UPSTREAM)
@@ -46,7 +49,8 @@ static SERVER: Setting<()> = Setting::new(
     "A server of the group: HOST[:PORT] or unix:PATH; a name stands for all its addresses. It \
      gets `weight` (1) parts of the requests, and no more than `max_conns` at a time (0 is no limit). After `max_fails` (1) failed tries within \
      `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. A `backup` \
-     is asked when all others are out; `down` takes it out for good.",
+     is asked when all others are out; `down` takes it out for good. With `resolve` the addresses of a name are \
+     looked up again and again, by the group's `resolver`; with `service` its servers as well (SRV).",
 );
 
 static ZONE: Setting<ZoneLine> = Setting::new("zone", &["name [size]"], zone_line)
@@ -197,17 +201,21 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         let fault = fault.with_related(line.position, "the block is opened here");
         return Err(fault.while_reading());
     }
-    let (mut primary, mut backup) = (Vec::new(), Vec::new());
+    let (mut primary, mut backup, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
     for line in lines {
         let server = Server::parse(line, chosen.supported_at(line));
         let server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
+        if let Some(host) = server.host().map_err(Fault::while_reading)? {
+            hosts.push(host);
+            continue;
+        }
         let peers = server.peers(compiler.files).map_err(Fault::while_reading)?;
         match server.backup {
             true => backup.extend(peers),
             false => primary.extend(peers),
         }
     }
-    if primary.is_empty() {
+    if primary.is_empty() && hosts.iter().all(|host| host.side == SideOf::Backups) {
         // nginx finds it where the whole is read.
         let text = format!("no servers in upstream \"{}\"", name.text());
         return Err(Fault::at(&line.name, text));
@@ -215,12 +223,42 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     if let Some(zone) = block.own(&ZONE)? {
         name_zone(compiler, &zone).map_err(Fault::while_reading)?;
     }
-    let peers = Arc::new(Peers::new(Side::new(primary), Side::new(backup)));
-    remember(compiler, &name.text(), &peers)?;
+    let resolving = match hosts.is_empty() {
+        true => None,
+        false => Some(resolving(compiler, block, name)?),
+    };
+    let roster = Arc::new(Roster::new(primary, backup, chosen.method, hosts));
+    remember(compiler, &name.text(), &roster)?;
+    if let Some(resolving) = resolving {
+        let roster = Arc::clone(&roster);
+        groups.lookups.push(Lookup { roster, resolving });
+    }
     let name = Bytes::copy_from_slice(&name.bytes);
-    let group = ::upstream::Group::new(name, peers, chosen.method, kept(block)?);
+    let group = ::upstream::Group::new(name, roster, kept(block)?);
     groups.add(None, Group::by(group, chosen.key));
     Ok(())
+}
+
+/// What looks up the names of a block: there must be a server to ask, and, as nginx has it, a zone.
+fn resolving(
+    compiler: &Compiler<'_>,
+    block: ScopeRef<'_>,
+    name: &Word,
+) -> Result<Arc<Resolving>, Fault> {
+    let fault = |text: String| Err(Fault::at(name, text));
+    let shown = name.text();
+    if block.own(&ZONE)?.is_none() {
+        return fault(format!(
+            "resolving names at run time requires upstream \"{shown}\" to be in shared memory"
+        ));
+    }
+    let resolving = compiler.feature::<Resolving>(block)?;
+    if !resolving.is_possible() {
+        return fault(format!(
+            "no resolver defined to resolve names at run time in upstream \"{shown}\""
+        ));
+    }
+    Ok(resolving)
 }
 
 /// How connections are kept; `None` where none are.
@@ -252,10 +290,10 @@ fn name_zone(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(), Fault> {
 }
 
 /// Has the next generation go on with what is known of these peers. The name has a blank, so that no other zone has it.
-fn remember(compiler: &Compiler<'_>, name: &str, peers: &Arc<Peers>) -> Result<(), Fault> {
+fn remember(compiler: &Compiler<'_>, name: &str, roster: &Arc<Roster>) -> Result<(), Fault> {
     let zone = format!("upstream {}", name.to_ascii_lowercase());
     let mut zones = compiler.zones.borrow_mut();
-    match zones.declare::<Remembered>(&zone, SIZE_MIN, Arc::clone(peers)) {
+    match zones.declare::<Remembered>(&zone, SIZE_MIN, Arc::clone(roster)) {
         Ok(_) | Err(Refused::Declared(_)) => Ok(()), // a second block of the name has been refused
         Err(Refused::Conflict(text)) => Err(Fault::new(text)),
     }

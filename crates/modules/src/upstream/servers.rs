@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ::upstream::Peer;
+use ::upstream::{Host, Peer, SideOf};
 use bytes::Bytes;
 use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
-use framework::address;
+use framework::address::{self, Written};
 
 use super::methods::Supported;
 
@@ -21,6 +21,8 @@ pub(super) struct Server {
     fail_timeout: Duration,
     pub(super) backup: bool,
     down: bool,
+    resolve: bool,
+    service: Option<Bytes>,
 }
 
 impl Server {
@@ -43,6 +45,8 @@ impl Server {
             fail_timeout: Duration::from_secs(10),
             backup: false,
             down: false,
+            resolve: false,
+            service: None,
         };
         for word in parameters {
             if !supported.backup && &*word.bytes == b"backup" {
@@ -50,10 +54,14 @@ impl Server {
                 let text = format!("balancing method does not support parameter \"{word_text}\"");
                 return Err(Fault::at(word, text));
             }
+            if &*word.bytes == b"service=" {
+                return Err(Fault::at(word, "service is empty"));
+            }
             server
                 .take(&word.bytes)
                 .ok_or_else(|| parameter_fault(word))?;
         }
+        server.check_service()?;
         Ok(server)
     }
 
@@ -68,6 +76,10 @@ impl Server {
             self.max_fails = parse::number_of(fails)?;
         } else if let Some(time) = parameter.strip_prefix(b"fail_timeout=") {
             self.fail_timeout = Duration::from_secs(parse::time_seconds(time)?);
+        } else if let Some(service) = parameter.strip_prefix(b"service=") {
+            self.service = Some(Bytes::copy_from_slice(service));
+        } else if parameter == b"resolve" {
+            self.resolve = true;
         } else if parameter == b"backup" {
             self.backup = true;
         } else if parameter == b"down" {
@@ -78,27 +90,78 @@ impl Server {
         Some(())
     }
 
+    /// A service is found at a name whose servers are looked up.
+    fn check_service(&self) -> Result<(), Fault> {
+        if self.service.is_none() {
+            return Ok(());
+        }
+        let name = self.address.text();
+        let fault = |text: &str| {
+            Err(Fault::at(
+                &self.address,
+                format!("service upstream \"{name}\" {text}"),
+            ))
+        };
+        if !self.resolve {
+            return fault("requires \"resolve\" parameter");
+        }
+        let written = self.written()?;
+        if written.port.is_some() {
+            return fault("may not have port");
+        }
+        match written.literal(DEFAULT_PORT) {
+            Some(_) => fault("requires domain name"),
+            None => Ok(()),
+        }
+    }
+
+    fn fault(&self, text: &str) -> Fault {
+        let text = format!("{text} in upstream \"{}\"", self.address.text());
+        Fault::at(&self.address, text)
+    }
+
+    fn written(&self) -> Result<Written<'_>, Fault> {
+        address::parse(&self.address.bytes).map_err(|text| self.fault(text))
+    }
+
+    /// The name whose addresses are looked up again and again; `None` where an address is written, or none is to be looked up.
+    pub(super) fn host(&self) -> Result<Option<Host>, Fault> {
+        let written = self.written()?;
+        if !self.resolve || written.literal(DEFAULT_PORT).is_some() {
+            return Ok(None);
+        }
+        Ok(Some(Host {
+            name: Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name)),
+            port: written.port.unwrap_or(DEFAULT_PORT),
+            service: self.service.clone(),
+            // Its address is of no matter.
+            template: self.peer(Address::Unix(Default::default())),
+            side: match self.backup {
+                true => SideOf::Backups,
+                false => SideOf::Peers,
+            },
+        }))
+    }
+
     /// A peer for each address.
     pub(super) fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
-        let fault = |text: &str| {
-            let text = format!("{text} in upstream \"{}\"", self.address.text());
-            Fault::at(&self.address, text)
-        };
-        let written = address::parse(&self.address.bytes).map_err(fault)?;
-        let addresses = written
-            .resolve(files, DEFAULT_PORT)
-            .ok_or_else(|| fault("host not found"))?;
-        let peer = |address: Address| {
-            let mut peer = Peer::new(address);
-            peer.server = Bytes::copy_from_slice(&self.address.bytes);
-            peer.weight = self.weight;
-            peer.max_conns = self.max_conns;
-            peer.max_fails = self.max_fails;
-            peer.fail_timeout = self.fail_timeout;
-            peer.down = self.down;
-            peer
-        };
-        Ok(addresses.into_iter().map(peer).collect())
+        let addresses = self.written()?.resolve(files, DEFAULT_PORT);
+        let addresses = addresses.ok_or_else(|| self.fault("host not found"))?;
+        Ok(addresses
+            .into_iter()
+            .map(|address| self.peer(address))
+            .collect())
+    }
+
+    fn peer(&self, address: Address) -> Peer {
+        let mut peer = Peer::new(address);
+        peer.server = Bytes::copy_from_slice(&self.address.bytes);
+        peer.weight = self.weight;
+        peer.max_conns = self.max_conns;
+        peer.max_fails = self.max_fails;
+        peer.fail_timeout = self.fail_timeout;
+        peer.down = self.down;
+        peer
     }
 }
 
@@ -107,14 +170,7 @@ const DEFAULT_PORT: u16 = 80;
 
 /// What nginx has and we have not is said so; all else is nginx's error.
 fn parameter_fault(word: &Word) -> Fault {
-    const NOT_YET: [&[u8]; 6] = [
-        b"slow_start=",
-        b"id=",
-        b"service=",
-        b"route=",
-        b"resolve",
-        b"drain",
-    ];
+    const NOT_YET: [&[u8]; 4] = [b"slow_start=", b"id=", b"route=", b"drain"];
     if NOT_YET.iter().any(|known| word.bytes.starts_with(known)) {
         let text = format!("parameter \"{}\" is not supported yet", word.text());
         return Fault::at(word, text);

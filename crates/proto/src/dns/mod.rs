@@ -1,10 +1,11 @@
-//! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and 3596.
+//! Questions to name servers and what their answers mean: addresses of a name, RFC 1035, 2308 and 3596, and servers of
+//! a service, RFC 2782.
 //!
 //! [`query`] writes a question; [`answer`] reads what came back and takes it only if it answers that very question
 //! (RFC 5452: identifier, name, type and class). The bytes of names and records are the business of `message`.
 //!
 //! Deliberately not here: sockets, time limits, retries and the cache (the server's resolver), other records than A,
-//! AAAA and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx does, the servers that are configured are
+//! AAAA, SRV and CNAME, extensions (EDNS) and signatures (DNSSEC). As nginx does, the servers that are configured are
 //! trusted, and the way to them is.
 
 mod message;
@@ -27,24 +28,27 @@ pub const ADDRESSES_MAX: usize = 256;
 /// `NGX_RESOLVER_MAX_RECURSION`).
 pub const ALIASES_MAX: usize = 50;
 
-/// Types of records, RFC 1035, section 3.2.2, and RFC 3596, section 2.1.
+/// Types of records, RFC 1035, section 3.2.2, RFC 3596, section 2.1, and RFC 2782.
 mod kind {
     pub(super) const A: u16 = 1;
     pub(super) const CNAME: u16 = 5;
     pub(super) const SOA: u16 = 6;
     pub(super) const AAAA: u16 = 28;
+    pub(super) const SRV: u16 = 33;
 }
 
 /// The class of the Internet.
 const INTERNET: u16 = 1;
 
-/// The two kinds of addresses.
+/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Records of type A.
     V4,
     /// Records of type AAAA.
     V6,
+    /// Records of type SRV: servers of a service.
+    Services,
 }
 
 impl Family {
@@ -52,8 +56,22 @@ impl Family {
         match self {
             Family::V4 => kind::A,
             Family::V6 => kind::AAAA,
+            Family::Services => kind::SRV,
         }
     }
+}
+
+/// A server of a service, RFC 2782.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceServer {
+    /// Its name.
+    pub name: Name,
+    /// Where it listens.
+    pub port: u16,
+    /// Those with the lowest number are asked first.
+    pub priority: u16,
+    /// Its share among those of the same priority.
+    pub weight: u16,
 }
 
 /// What is asked: the addresses of a name.
@@ -72,6 +90,13 @@ pub enum Answer {
     Addresses {
         /// In the order of the message, at most [`ADDRESSES_MAX`].
         addresses: Vec<IpAddr>,
+        /// The shortest of all records that lead to them.
+        ttl: u32,
+    },
+    /// Servers of a service, at least one.
+    Services {
+        /// In the order of the message, at most [`ADDRESSES_MAX`].
+        servers: Vec<ServiceServer>,
         /// The shortest of all records that lead to them.
         ttl: u32,
     },
@@ -312,11 +337,21 @@ fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Optio
         ttl = ttl.min(*seconds);
         last = target;
     }
-    let mut addresses = Vec::new();
+    let (mut addresses, mut servers) = (Vec::new(), Vec::new());
     for record in of_kind(question.family.record_type()) {
         let address = match question.family {
             Family::V4 => IpAddr::from(reader.data::<4>(record)?),
             Family::V6 => IpAddr::from(reader.data::<16>(record)?),
+            Family::Services => {
+                let server = service_server(reader, record)?;
+                // The root says that there is no such service.
+                let is_one = servers.len() < ADDRESSES_MAX && !server.name.is_root();
+                if is_one && names.contains(&record.name) {
+                    ttl = ttl.min(seconds(record));
+                    servers.push(server);
+                }
+                continue;
+            }
         };
         let has_room = addresses.len() < ADDRESSES_MAX && !addresses.contains(&address);
         if has_room && names.contains(&record.name) {
@@ -326,12 +361,24 @@ fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Optio
     }
     Some(if !addresses.is_empty() {
         Some(Answer::Addresses { addresses, ttl })
+    } else if !servers.is_empty() {
+        Some(Answer::Services { servers, ttl })
     } else if *last == question.name || last.is_root() {
         // The root is no host: what is an alias of it has no address.
         None
     } else {
         let name = last.clone();
         Some(Answer::Alias { name, ttl })
+    })
+}
+
+fn service_server(reader: &Reader<'_>, record: &Record) -> Option<ServiceServer> {
+    let mut data = reader.inside(record);
+    Some(ServiceServer {
+        priority: data.number16()?,
+        weight: data.number16()?,
+        port: data.number16()?,
+        name: data.name()?,
     })
 }
 

@@ -12,7 +12,7 @@ use engine::net::{Address, Datagram, DatagramSocket};
 use engine::select::{Either, both, either};
 use framework::random;
 use logs::{Errno, event};
-use proto::dns::{self, Answer, Failure, Family, Name, Question};
+use proto::dns::{self, ALIASES_MAX, Answer, Failure, Family, Name, Question, ServiceServer};
 
 use super::Resolver;
 use super::cache::Resolution;
@@ -49,6 +49,25 @@ pub(super) async fn ask(
     Some(combine([v4?, v6?].into_iter().flatten()))
 }
 
+/// What the servers say of a service, under the name that SRV has for it.
+pub(super) async fn ask_for_service(
+    resolver: &Resolver,
+    name: &Name,
+) -> Result<(Vec<ServiceServer>, u32), Failure> {
+    let mut name = name.clone();
+    for _ in 0..=ALIASES_MAX {
+        let family = Family::Services;
+        let question = Question { name, family };
+        match persist(resolver, &question, 0, &|| true).await {
+            Some(Answer::Services { servers, ttl }) => return Ok((servers, ttl)),
+            Some(Answer::Alias { name: target, .. }) => name = target,
+            Some(Answer::Failed { failure, .. }) => return Err(failure),
+            _ => break,
+        }
+    }
+    Err(Failure::NotFound)
+}
+
 /// What the answers of all families amount to: a failure if any is one, the addresses of all, else an alias, else nothing.
 fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
@@ -71,8 +90,10 @@ fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32
             Answer::Nothing { ttl } => {
                 negative = negative.and_then(|known| ttl.map(|ttl| ttl.min(known)));
             }
-            // An exchange does not end with it; see `ask_one`.
-            Answer::Truncated => return (Resolution::Failed(Failure::Server), None),
+            // An exchange does not end with the former, see `ask_one`; the latter is not asked for.
+            Answer::Truncated | Answer::Services { .. } => {
+                return (Resolution::Failed(Failure::Server), None);
+            }
         }
     }
     match alias {

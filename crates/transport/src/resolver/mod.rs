@@ -30,7 +30,11 @@ use proto::dns;
 
 use cache::Cache;
 
-const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+/// Also in `upstream` blocks, for names that are looked up again and again.
+const HSLU: Contexts = Contexts::HTTP
+    .or(Contexts::SERVER)
+    .or(Contexts::LOCATION)
+    .or(Contexts::UPSTREAM);
 
 /// Where name servers listen unless another port is written.
 const DEFAULT_PORT: u16 = 53;
@@ -41,7 +45,7 @@ pub static RESOLVER: Setting<Parameters> = Setting::new(
     &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off]"],
     parameters,
 )
-.contexts(HSL)
+.contexts(HSLU)
 .arity(Arity::at_least(1))
 .inherit(Inherit::Value)
 .manual(
@@ -56,7 +60,7 @@ pub static RESOLVER_TIMEOUT: Setting<Duration> =
     Setting::new("resolver_timeout", &["time"], |setter| {
         parse::milliseconds(setter)
     })
-    .contexts(HSL)
+    .contexts(HSLU)
     .default("30s")
     .manual("How long a name may take to be resolved.");
 
@@ -206,6 +210,106 @@ impl Resolving {
             Either::First(resolved) => resolved.map_err(Unresolved::Failed),
             Either::Second(()) => Err(Unresolved::TimedOut),
         }
+    }
+}
+
+/// A server of a service, with the addresses of its name.
+#[derive(Debug)]
+pub struct ServiceFound {
+    /// What is said of it.
+    pub server: dns::ServiceServer,
+    /// Its addresses, or why it has none.
+    pub addresses: Result<Vec<IpAddr>, Unresolved>,
+}
+
+/// Lookups that remember nothing: whoever keeps what they give keeps it for as long as they say.
+impl Resolving {
+    /// The addresses of a name, at least one, and for how long that holds.
+    ///
+    /// # Errors
+    /// See [`Unresolved`].
+    pub async fn look_up(&self, name: &[u8]) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
+        let not_found = Unresolved::Failed(dns::Failure::NotFound);
+        let name = dns::Name::parse(name).ok_or(not_found)?;
+        self.within_time(self.addresses_of(name)).await
+    }
+
+    /// The servers of a service at a name, and for how long that holds. A service without a dot is one of TCP (RFC 2782): `http` of
+    /// `example.com` is asked for as `_http._tcp.example.com`.
+    ///
+    /// # Errors
+    /// See [`Unresolved`].
+    pub async fn look_up_service(
+        &self,
+        service: &[u8],
+        name: &[u8],
+    ) -> Result<(Vec<ServiceFound>, Duration), Unresolved> {
+        let text = match service.contains(&b'.') {
+            true => [service, b".", name].concat(),
+            false => [b"_", service, b"._tcp.", name].concat(),
+        };
+        let not_found = Unresolved::Failed(dns::Failure::NotFound);
+        let name = dns::Name::parse(&text).ok_or(not_found)?;
+        let asking = client::ask_for_service(&self.resolver, &name);
+        let (servers, ttl) = self.within_time(asking).await?;
+        let mut found = Vec::new();
+        let mut valid = self.lifetime(Some(ttl));
+        for server in servers {
+            let addresses = self
+                .within_time(self.addresses_of(server.name.clone()))
+                .await;
+            let addresses = addresses.map(|(addresses, holds)| {
+                valid = valid.min(holds);
+                addresses
+            });
+            found.push(ServiceFound { server, addresses });
+        }
+        Ok((found, valid))
+    }
+
+    async fn within_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, dns::Failure>>,
+    ) -> Result<T, Unresolved> {
+        match either(asking, engine::sleep(self.timeout)).await {
+            Either::First(resolved) => resolved.map_err(Unresolved::Failed),
+            Either::Second(()) => Err(Unresolved::TimedOut),
+        }
+    }
+
+    async fn addresses_of(
+        &self,
+        mut name: dns::Name,
+    ) -> Result<(Vec<IpAddr>, Duration), dns::Failure> {
+        for _ in 0..=dns::ALIASES_MAX {
+            let asked = client::ask(&self.resolver, &name, 0, || true).await;
+            match asked {
+                Some((cache::Resolution::Addresses(addresses), ttl)) => {
+                    return Ok((addresses.to_vec(), self.lifetime(ttl)));
+                }
+                Some((cache::Resolution::Alias(target), _)) => name = target,
+                Some((cache::Resolution::Failed(failure), _)) => return Err(failure),
+                None => break,
+            }
+        }
+        Err(dns::Failure::NotFound)
+    }
+
+    /// How long an answer holds: as long as `valid` says, else as long as it says itself.
+    fn lifetime(&self, ttl: Option<u32>) -> Duration {
+        let said = Duration::from_secs(ttl.unwrap_or(0).into());
+        self.resolver.valid.unwrap_or(said)
+    }
+
+    /// How long that a name is not there holds: as in nginx `valid`, else ten seconds.
+    pub fn absence(&self) -> Duration {
+        const ABSENCE: Duration = Duration::from_secs(10);
+        self.resolver.valid.unwrap_or(ABSENCE)
+    }
+
+    /// How long a lookup may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 }
 

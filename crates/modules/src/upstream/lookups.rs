@@ -1,0 +1,204 @@
+//! `resolve`: names of servers whose addresses are looked up again and again.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#resolve>. One thread does it for the process, whatever number of
+//! generations still serve; each group's roster has what it has found. A lookup that fails leaves the addresses as they were, but for
+//! a name that is said not to be there.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use ::upstream::{Found, Host, Roster};
+use engine::net::Address;
+use engine::select::either;
+use engine::{EngineKind, Runtime};
+use framework::service::{Running, Service};
+use http::log::{self, Printable};
+use proto::dns::Failure;
+use transport::resolver::{Resolving, ServiceFound, Unresolved};
+
+/// How soon a lookup that has failed is repeated, at least.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// Who looks up the names of a group, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Lookup {
+    pub(super) roster: Arc<Roster>,
+    pub(super) resolving: Arc<Resolving>,
+}
+
+/// What looks up the names of a configuration.
+pub(super) struct Lookups(pub(super) Vec<Lookup>);
+
+impl Service for Lookups {
+    fn key(&self) -> String {
+        "names of upstreams".to_owned()
+    }
+
+    /// Starts a thread of its own; the one before ends.
+    fn start(&self, before: Option<Running>) -> Option<Running> {
+        drop(before);
+        let ending = Ending::default();
+        let (told, lookups) = (ending.clone(), self.0.clone());
+        let body = move || {
+            let runtime = Runtime::new(EngineKind::Epoll, engine::Settings::default());
+            let Ok(mut runtime) = runtime else {
+                return log::event!(
+                    Alert,
+                    "names of upstreams cannot be looked up: no event loop"
+                );
+            };
+            runtime.block_on(either(look_up_all(lookups), told.wait()));
+        };
+        let thread = std::thread::Builder::new().name("resolve".to_owned());
+        match thread.spawn(body) {
+            Ok(_) => Some(Box::new(AtWork(ending))),
+            Err(error) => {
+                let error = log::Errno(&error);
+                log::event!(Alert, "no thread for names of upstreams {error}");
+                None
+            }
+        }
+    }
+}
+
+/// The thread is told to end when this is dropped.
+struct AtWork(Ending);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.0.lock();
+            state.0 = true;
+            state.1.take()
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Whether the thread is to end, and who waits for that.
+#[derive(Clone, Default)]
+struct Ending(Arc<Mutex<(bool, Option<Waker>)>>);
+
+impl Ending {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (bool, Option<Waker>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|context| {
+            let mut state = self.lock();
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1 = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Looks up every name, each as often as its answers want it.
+async fn look_up_all(lookups: Vec<Lookup>) {
+    for lookup in lookups {
+        for number in 0..lookup.roster.hosts().len() {
+            engine::spawn(keep_looking(lookup.clone(), number));
+        }
+    }
+    std::future::pending().await
+}
+
+async fn keep_looking(lookup: Lookup, number: usize) {
+    let Lookup { roster, resolving } = &lookup;
+    let Some(host) = roster.hosts().get(number) else {
+        return;
+    };
+    loop {
+        let found = match &host.service {
+            None => look_up(resolving, host).await,
+            Some(service) => look_up_service(resolving, host, service).await,
+        };
+        let pause = match found {
+            Ok((found, valid)) => {
+                roster.resolved(number, &found);
+                // As in nginx, a second behind the end of what holds.
+                valid + Duration::from_secs(1)
+            }
+            Err(Unresolved::Failed(Failure::NotFound)) => {
+                roster.resolved(number, &[]);
+                resolving.absence() + RETRY_MIN
+            }
+            Err(_) => resolving.timeout().max(RETRY_MIN),
+        };
+        engine::sleep(pause).await;
+    }
+}
+
+async fn look_up(resolving: &Resolving, host: &Host) -> Result<(Vec<Found>, Duration), Unresolved> {
+    let looked_up = resolving.look_up(&host.name).await;
+    let (addresses, valid) = looked_up.inspect_err(|error| {
+        log::event!(
+            Error,
+            "{} could not be resolved ({error})",
+            Printable(&host.name)
+        );
+    })?;
+    let found = addresses.into_iter().map(|ip| Found {
+        address: Address::Inet(SocketAddr::new(ip, host.port)),
+        server: None,
+        weight: None,
+        is_backup: false,
+    });
+    Ok((found.collect(), valid))
+}
+
+async fn look_up_service(
+    resolving: &Resolving,
+    host: &Host,
+    service: &[u8],
+) -> Result<(Vec<Found>, Duration), Unresolved> {
+    let (name, service_name) = (Printable(&host.name), Printable(service));
+    let looked_up = resolving.look_up_service(service, &host.name).await;
+    let (servers, valid) = looked_up.inspect_err(|error| {
+        log::event!(
+            Error,
+            "service {service_name} of {name} could not be resolved ({error})"
+        );
+    })?;
+    let least = |servers: &[ServiceFound]| {
+        let resolved = servers.iter().filter(|one| one.addresses.is_ok());
+        resolved.map(|one| one.server.priority).min()
+    };
+    let first = least(&servers);
+    let mut found = Vec::new();
+    let mut unresolved = None;
+    for ServiceFound { server, addresses } in servers {
+        let addresses = match addresses {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                log::event!(
+                    Error,
+                    "{} could not be resolved ({error}) while resolving service {service_name} of {name}",
+                    server.name
+                );
+                let is_absent = error == Unresolved::Failed(Failure::NotFound);
+                if is_absent || unresolved.is_none() {
+                    unresolved = Some(error);
+                }
+                continue;
+            }
+        };
+        found.extend(addresses.into_iter().map(|ip| Found {
+            address: Address::Inet(SocketAddr::new(ip, server.port)),
+            server: Some(server.name.to_string().into()),
+            weight: Some(server.weight),
+            is_backup: Some(server.priority) != first,
+        }));
+    }
+    // What is known stays where nothing could be found out.
+    match unresolved.filter(|_| found.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok((found, valid)),
+    }
+}

@@ -1,0 +1,183 @@
+//! The peers of a group as they are now: what the configuration says, and what names have been found to mean since.
+//!
+//! A request goes through the peers that it has found; those that come or go meanwhile are the next request's.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::balancer::Method;
+use crate::peer::{Peer, Peers, Side, SideOf};
+
+/// The peers of a group, and the names that become peers.
+#[derive(Debug)]
+pub struct Roster {
+    current: RwLock<Arc<Peers>>,
+    method: Method,
+    hosts: Box<[Host]>,
+}
+
+/// A server whose addresses are looked up again and again.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its name.
+    pub name: Bytes,
+    /// The port of its peers; with `service`, the lookup tells it.
+    pub port: u16,
+    /// The service whose servers are looked up (SRV).
+    pub service: Option<Bytes>,
+    /// What its peers are like.
+    pub template: Peer,
+    /// Where they stand.
+    pub side: SideOf,
+}
+
+/// An address that a host has been found to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The address, with its port.
+    pub address: Address,
+    /// The server's name, where that is not the host's own.
+    pub server: Option<Bytes>,
+    /// By a record of SRV.
+    pub weight: Option<u16>,
+    /// It stands by.
+    pub is_backup: bool,
+}
+
+impl Roster {
+    /// These peers, chosen by this method, and those that come of `hosts`.
+    pub fn new(primary: Vec<Peer>, backup: Vec<Peer>, method: Method, hosts: Vec<Host>) -> Roster {
+        let peers = Peers::new(Side::new(primary), Side::new(backup), method);
+        Roster {
+            current: RwLock::new(Arc::new(peers)),
+            method,
+            hosts: hosts.into(),
+        }
+    }
+
+    /// Its peers now.
+    pub fn peers(&self) -> Arc<Peers> {
+        let current = self.current.read();
+        Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How they are chosen.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The servers whose addresses are to be looked up.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// A host has these addresses now: peers that it had before stay as they are, others go, and what is new comes last. Whether
+    /// anything has changed.
+    pub fn resolved(&self, host: usize, found: &[Found]) -> bool {
+        let Some(of) = self.hosts.get(host) else {
+            return false;
+        };
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut missing: Vec<&Found> = found.iter().collect();
+        let mut gone = false;
+        let mut keep = |side: SideOf, peer: &Peer| {
+            if peer.host != Some(host) {
+                return true;
+            }
+            let same = missing
+                .iter()
+                .position(|found| of.side_of(found) == side && of.makes(found).is_alike(peer));
+            gone |= same.is_none();
+            same.map(|at| missing.remove(at)).is_some()
+        };
+        let mut kept = [SideOf::Peers, SideOf::Backups].map(|side| {
+            let peers = current.side(side).iter();
+            let kept = peers.filter(|peer| keep(side, peer)).map(Peer::share);
+            kept.collect::<Vec<Peer>>()
+        });
+        if !gone && missing.is_empty() {
+            return false;
+        }
+        for found in missing {
+            let mut peer = of.makes(found);
+            peer.host = Some(host);
+            let [primary, backup] = &mut kept;
+            match of.side_of(found) {
+                SideOf::Peers => primary.push(peer),
+                SideOf::Backups => backup.push(peer),
+            }
+        }
+        let [primary, backup] = kept.map(Side::new);
+        *current = Arc::new(current.followed_by(primary, backup, self.method));
+        true
+    }
+
+    /// Goes on with what was known before a reload: the states of peers that are the same, and what the same names were found to
+    /// mean.
+    pub(crate) fn adopt(&self, previous: &Roster) {
+        let before = previous.peers();
+        for (number, host) in self.hosts.iter().enumerate() {
+            let same = |known: &Host| {
+                (&known.name, &known.service, known.side) == (&host.name, &host.service, host.side)
+            };
+            let Some(known) = previous.hosts.iter().position(same) else {
+                continue;
+            };
+            let found = [SideOf::Peers, SideOf::Backups]
+                .into_iter()
+                .flat_map(|side| {
+                    let of_host = before.side(side).iter();
+                    let of_host = of_host.filter(move |peer| peer.host == Some(known));
+                    of_host.map(move |peer| Found {
+                        address: host.placed(&peer.address),
+                        server: (host.service.is_some()).then(|| peer.server.clone()),
+                        weight: u16::try_from(peer.weight).ok(),
+                        is_backup: side == SideOf::Backups,
+                    })
+                });
+            self.resolved(number, &found.collect::<Vec<_>>());
+        }
+        self.peers().adopt(&before);
+    }
+}
+
+impl Host {
+    /// The peer at an address.
+    fn makes(&self, found: &Found) -> Peer {
+        let mut peer = Peer::new(found.address.clone());
+        let template = &self.template;
+        peer.server = found
+            .server
+            .clone()
+            .unwrap_or_else(|| template.server.clone());
+        // What is written goes before what a lookup says.
+        peer.weight = match (template.weight, found.weight) {
+            (1, Some(weight)) if self.service.is_some() => i64::from(weight.max(1)),
+            (weight, _) => weight,
+        };
+        peer.max_conns = template.max_conns;
+        peer.max_fails = template.max_fails;
+        peer.fail_timeout = template.fail_timeout;
+        peer.down = template.down;
+        peer
+    }
+
+    /// An address that was found before, with the port that the host has now.
+    fn placed(&self, address: &Address) -> Address {
+        match address {
+            Address::Inet(known) if self.service.is_none() => {
+                Address::Inet(std::net::SocketAddr::new(known.ip(), self.port))
+            }
+            address => address.clone(),
+        }
+    }
+
+    fn side_of(&self, found: &Found) -> SideOf {
+        match found.is_backup {
+            true => SideOf::Backups,
+            false => self.side,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The floor of a proxy: what a client sends goes to an upstream as it is, over a connection that is kept, and the answer comes
+//! back as it is. For each request that is a wait, a receive and a send on either side; no proxy over ordinary sockets can be
+//! much cheaper.
+//!
+//! Made for benches/compare: answers have a length that is known beforehand, and a request comes in one piece.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+/// Events taken in one wait.
+const EVENTS_MAX: usize = 512;
+
+/// A connection of either side.
+struct End {
+    stream: TcpStream,
+    is_upstream: bool,
+    /// The place of the other side, while a request is under way.
+    other: Option<usize>,
+    /// How much of the answer has not come.
+    missing: usize,
+}
+
+/// The connections by their descriptors.
+struct Proxy {
+    waiting: std::os::fd::OwnedFd,
+    ends: Vec<Option<End>>,
+    idle: Vec<usize>,
+    upstream: u16,
+    response: usize,
+    buffer: Vec<u8>,
+}
+
+/// Serves clients of this address from this port, whose answers have so many bytes, until it is killed.
+pub fn serve(address: &str, upstream: u16, response: usize) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    rustix::net::listen(&listener, 4096)?;
+    let mut proxy = Proxy {
+        waiting: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        ends: Vec::new(),
+        idle: Vec::new(),
+        upstream,
+        response,
+        buffer: vec![0; 128 * 1024],
+    };
+    let own = listener.as_raw_fd() as u64;
+    epoll::add(
+        &proxy.waiting,
+        &listener,
+        EventData::new_u64(own),
+        EventFlags::IN,
+    )?;
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    loop {
+        events.clear();
+        epoll::wait(
+            &proxy.waiting,
+            rustix::buffer::spare_capacity(&mut events),
+            None,
+        )?;
+        for &epoll::Event { data, .. } in &events {
+            if data.u64() == own {
+                let (stream, _) = listener.accept()?;
+                proxy.add(stream, false)?;
+            } else if proxy.pass_on(data.u64() as usize).is_none() {
+                proxy.end(data.u64() as usize);
+            }
+        }
+    }
+}
+
+impl Proxy {
+    /// Watches a connection; where it stands.
+    fn add(&mut self, stream: TcpStream, is_upstream: bool) -> std::io::Result<usize> {
+        stream.set_nodelay(true)?;
+        let place = stream.as_raw_fd() as usize;
+        let data = EventData::new_u64(place as u64);
+        epoll::add(
+            &self.waiting,
+            &stream,
+            data,
+            EventFlags::IN | EventFlags::ET,
+        )?;
+        if place >= self.ends.len() {
+            self.ends.resize_with(place + 1, || None);
+        }
+        self.ends[place] = Some(End {
+            stream,
+            is_upstream,
+            other: None,
+            missing: 0,
+        });
+        Ok(place)
+    }
+
+    /// Receives once and sends that on; `None` where the connection has ended.
+    fn pass_on(&mut self, place: usize) -> Option<()> {
+        let end = self.ends.get_mut(place)?.as_mut()?;
+        let count = end
+            .stream
+            .read(&mut self.buffer)
+            .ok()
+            .filter(|count| *count > 0)?;
+        let other = match end.is_upstream {
+            true => end.other?,
+            false => self.upstream_for(place)?,
+        };
+        let bytes = &self.buffer[..count];
+        self.ends
+            .get_mut(other)?
+            .as_mut()?
+            .stream
+            .write_all(bytes)
+            .ok()?;
+        let end = self.ends.get_mut(place)?.as_mut()?;
+        if end.is_upstream {
+            end.missing = end.missing.saturating_sub(count);
+            if end.missing == 0 {
+                end.other = None;
+                self.idle.push(place);
+            }
+        }
+        Some(())
+    }
+
+    /// A connection to the upstream for a client's request.
+    fn upstream_for(&mut self, client: usize) -> Option<usize> {
+        let place = match self.idle.pop() {
+            Some(place) => place,
+            None => {
+                let stream = TcpStream::connect(("127.0.0.1", self.upstream)).ok()?;
+                self.add(stream, true).ok()?
+            }
+        };
+        let end = self.ends.get_mut(place)?.as_mut()?;
+        end.other = Some(client);
+        end.missing = self.response;
+        Some(place)
+    }
+
+    fn end(&mut self, place: usize) {
+        self.idle.retain(|idle| *idle != place);
+        if let Some(end) = self.ends.get_mut(place) {
+            *end = None;
+        }
+    }
+}
