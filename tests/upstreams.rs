@@ -629,3 +629,75 @@ fn a_service_has_servers_of_its_own() {
         who_answer(&server) == ["200 2"] && server.error_log().contains("Connection refused")
     });
 }
+
+/// nginx has no queue; NGINX Plus answers as here where it is full or time is up.
+#[test]
+fn requests_wait_for_a_server_in_their_order() {
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let lines = |queue: &str| {
+            format!(
+                "location / {{ proxy_pass http://u; }} access_log logs/queue.log queue;
+                 [http]
+                 log_format queue '$request_uri $status $upstream_queue_time $upstream_addr';
+                 upstream u {{ server 127.0.0.1:{} max_conns=1; {queue} }}",
+                upstream.port
+            )
+        };
+        let server = Server::start(engine, &lines("queue 2;"));
+        let hold = |path: &str| {
+            let mut held = server.connect();
+            held.send(path, "").unwrap();
+            held
+        };
+        let held = hold("/half");
+        wait_for("the first", || !upstream.requests().is_empty());
+        let mut second = hold("/second");
+        thread::sleep(Duration::from_millis(100));
+        let mut third = hold("/third");
+        thread::sleep(Duration::from_millis(100));
+        // There is room for two.
+        assert!(body_of(&server, "/fourth").starts_with("502"));
+        assert!(upstream.requests().is_empty());
+        drop(held);
+        assert_eq!(second.receive(Duration::ZERO).unwrap().status, 200);
+        assert_eq!(third.receive(Duration::ZERO).unwrap().status, 200);
+        let paths = upstream.requests();
+        let paths: Vec<&str> = paths
+            .iter()
+            .map(|line| line.split(' ').nth(2).unwrap())
+            .collect();
+        assert_eq!(paths, ["/second", "/third"]);
+        server.wait_for_line("queue.log", "/third 200 0.");
+        server.wait_for_line("queue.log", "/fourth 502 - u\n");
+
+        // One that leaves while it waits is behind no one's way, and over a reload the places are the same.
+        let held = hold("/half");
+        wait_for("the first again", || !upstream.requests().is_empty());
+        let leaves = hold("/leaves");
+        thread::sleep(Duration::from_millis(100));
+        let mut stays = hold("/stays");
+        thread::sleep(Duration::from_millis(100));
+        server.reload(&lines("queue 1 timeout=200ms;"));
+        server.wait_for_log("reconfiguring");
+        thread::sleep(Duration::from_millis(500));
+        let late = body_of(&server, "/late");
+        assert!(late.starts_with("502"), "{late}");
+        drop(leaves);
+        drop(held);
+        assert_eq!(stays.receive(Duration::ZERO).unwrap().status, 200);
+
+        // Nor for longer than they may.
+        let held = hold("/half");
+        wait_for("the first once more", || {
+            upstream
+                .requests()
+                .iter()
+                .any(|line| line.contains("/half"))
+        });
+        assert!(body_of(&server, "/too-late").starts_with("502"));
+        server.wait_for_line("queue.log", "/too-late 502 0.");
+        drop(held);
+        wait_for("a free place", || body_of(&server, "/").starts_with("200"));
+    }
+}

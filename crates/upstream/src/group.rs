@@ -17,6 +17,8 @@ pub struct Group {
     pub name: Bytes,
     /// What it is kept by in a thread's pool, if its connections are kept.
     pub keepalive: Option<Keepalive>,
+    /// How requests wait while no peer may be asked, if they do.
+    pub queueing: Option<Queueing>,
     roster: Arc<Roster>,
 }
 
@@ -32,6 +34,15 @@ pub struct Keepalive {
     /// How old one may be when it is kept.
     pub time: Duration,
     /// How long one may be idle.
+    pub timeout: Duration,
+}
+
+/// How requests wait for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queueing {
+    /// The most that wait at a time.
+    pub length: usize,
+    /// How long each may wait.
     pub timeout: Duration,
 }
 
@@ -54,6 +65,7 @@ impl Group {
         Group {
             name,
             keepalive,
+            queueing: None,
             roster,
         }
     }

@@ -109,6 +109,7 @@ impl Drop for Lease {
         if let Some(peer) = self.peer() {
             peer.state().give_back();
         }
+        self.peers.queue().call_next();
     }
 }
 

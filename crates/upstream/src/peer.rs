@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{self, Balancer, Method};
+use crate::queue::Queue;
 use crate::state::State;
 
 /// One address of a server, with how much it gets and when it is given up.
@@ -141,6 +142,15 @@ pub enum SideOf {
     Backups,
 }
 
+/// What choices among a group's peers have in common, over all threads and reloads.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Held while a peer is chosen.
+    lock: Mutex<()>,
+    /// Requests for which there was none.
+    queue: Arc<Queue>,
+}
+
 /// The peers of a group: those that share requests out among them, and others that stand by.
 #[derive(Debug)]
 pub struct Peers {
@@ -150,7 +160,7 @@ pub struct Peers {
     pub backup: Side,
     /// Held while a peer is chosen: what one thread has weighed, no other changes meanwhile. Shared with the same group before a
     /// reload, whose peers may be these.
-    turn: OnceLock<Arc<Mutex<()>>>,
+    turn: OnceLock<Arc<Turn>>,
     balancer: Box<dyn Balancer>,
 }
 
@@ -202,12 +212,17 @@ impl Peers {
 
     /// Waits for other threads that are choosing; for as long as it takes to look at each peer once.
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        let turn = self.turn();
+        let turn = &self.turn().lock;
         // Nothing lies in it that a panic could have left half done.
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn(&self) -> &Arc<Mutex<()>> {
+    /// Requests that wait for a peer.
+    pub(crate) fn queue(&self) -> &Arc<Queue> {
+        &self.turn().queue
+    }
+
+    fn turn(&self) -> &Arc<Turn> {
         self.turn.get_or_init(Arc::default)
     }
 

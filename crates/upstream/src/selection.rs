@@ -10,6 +10,7 @@ use crate::balancer::{self, Asked, Key, Method, Search};
 use crate::group::Group;
 use crate::lease::Lease;
 use crate::peer::{Peer, Peers, SideOf};
+use crate::queue::Place;
 use crate::state::millis;
 use crate::tried::Tried;
 
@@ -21,6 +22,7 @@ pub struct Selection {
     side: SideOf,
     tried: Tried,
     tries_left: usize,
+    tries_made: usize,
     key: Key,
     search: Search,
     /// The peer that is being asked.
@@ -42,6 +44,7 @@ impl Selection {
                 0 => tries,
                 most => tries.min(most),
             },
+            tries_made: 0,
             key: Key::Nothing,
             search: Search::default(),
             lease: None,
@@ -81,6 +84,44 @@ impl Selection {
         self.lease = None;
         self.lease = self.take_next(millis(now));
         self.lease.as_ref()?.peer()
+    }
+
+    /// Whether a peer has been chosen and nothing has come of it yet.
+    pub fn is_given(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// That peer.
+    pub fn given(&self) -> Option<&Peer> {
+        self.lease.as_ref()?.peer()
+    }
+
+    /// Whether a peer has been tried in vain.
+    pub fn has_tried(&self) -> bool {
+        self.tries_made > 0
+    }
+
+    /// Whether others have been waiting for a peer: whoever comes now is behind them.
+    pub fn has_to_wait(&self) -> bool {
+        self.group.queueing.is_some() && !self.peers.queue().is_empty()
+    }
+
+    /// A place among those that wait, where the group has them do that and has room.
+    pub fn wait(&self) -> Option<Place> {
+        let queueing = self.group.queueing?;
+        let queue = self.peers.queue();
+        let place = queue.enter(queueing.length);
+        // Where no one is asked, no one calls: the first is to look for itself.
+        queue.call_next();
+        place
+    }
+
+    /// Begins anew among the peers that there are now; nothing has been tried yet.
+    pub fn begin_again(&mut self) {
+        self.peers = self.group.peers();
+        self.side = SideOf::Peers;
+        self.tried = Tried::default();
+        self.search = Search::default();
     }
 
     fn take_next(&mut self, now: u64) -> Option<Lease> {
@@ -152,6 +193,7 @@ impl Selection {
     }
 
     fn count_try(&mut self) {
+        self.tries_made += 1;
         self.tries_left = match self.peers.is_single() {
             true => 0,
             false => self.tries_left.saturating_sub(1),

@@ -21,6 +21,8 @@ pub struct Attempt {
     pub peer: Bytes,
     /// Status of its answer, 0 without one.
     pub status: u16,
+    /// How long it had waited for a peer.
+    pub queue_time: Option<Duration>,
     /// Until the connection stood.
     pub connect_time: Option<Duration>,
     /// Until the head of the answer had come.

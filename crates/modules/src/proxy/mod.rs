@@ -445,7 +445,8 @@ async fn attempt(
     home: &Rc<Home>,
     began: Instant,
 ) -> Result<(UpstreamConnection, UpstreamResponse), AttemptError> {
-    let address = choose(request, selection, outgoing)?;
+    let waited = wait_for_turn(request, exchange, settings, selection).await?;
+    let address = choose(request, selection, outgoing, waited)?;
     log::error!(request, Debug, "http upstream connect: {address}");
     let group = &home.group.shared;
     let (mut peer, kept) = match pool::take(&home.local, group, &address, &outgoing.terms) {
@@ -518,14 +519,64 @@ fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -
     terms.into()
 }
 
-/// Chooses the peer of the next try.
+/// Waits until a peer may be asked, where the group has requests wait and this is the first try; how long that has taken. Whoever
+/// has waited in vain finds none.
+async fn wait_for_turn(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    selection: &mut Selection,
+) -> Result<Option<Duration>, AttemptError> {
+    let Some(queueing) = selection.group().queueing else {
+        return Ok(None);
+    };
+    let began = engine::now();
+    let is_first = !selection.has_tried();
+    if !is_first || !selection.has_to_wait() && selection.next(began).is_some() {
+        return Ok(None);
+    }
+    let Some(place) = selection.wait() else {
+        return Ok(None);
+    };
+    let waiting = async {
+        loop {
+            place.called().await;
+            selection.begin_again();
+            if selection.next(engine::now()).is_some() {
+                return;
+            }
+        }
+    };
+    let waiting = either(waiting, engine::sleep(queueing.timeout));
+    let ended = match settings.ignore_client_abort {
+        true => Ok(waiting.await),
+        false => match either(waiting, exchange.client_gone()).await {
+            Either::First(ended) => Ok(ended),
+            Either::Second(abort) => Err(abort),
+        },
+    };
+    if selection.is_given() {
+        place.served();
+    }
+    match ended {
+        Ok(_) => Ok(Some(engine::now().saturating_duration_since(began))),
+        Err(abort) => Err(client_left(request, exchange, &abort, CONNECTING).into()),
+    }
+}
+
+/// Chooses the peer of the next try, for which the request has waited so long.
 fn choose(
     request: &mut Request,
     selection: &mut Selection,
     outgoing: &Outgoing,
+    waited: Option<Duration>,
 ) -> Result<Address, AttemptError> {
     let now = engine::now();
-    let (address, name) = match selection.next(now) {
+    let chosen = match selection.is_given() {
+        true => selection.given(),
+        false => selection.next(now),
+    };
+    let (address, name) = match chosen {
         Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
         None => (None, selection.group().name.clone()),
     };
@@ -545,6 +596,7 @@ fn choose(
     }
     seen.attempts.push(Attempt {
         peer: name,
+        queue_time: waited,
         ..Attempt::default()
     });
     drop(seen);

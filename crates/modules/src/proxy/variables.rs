@@ -25,6 +25,7 @@ pub fn find(name: &str) -> Option<Found> {
         "upstream_bytes_sent" => bytes_sent,
         "upstream_connect_time" => connect_time,
         "upstream_header_time" => header_time,
+        "upstream_queue_time" => queue_time,
         "upstream_response_length" => response_length,
         "upstream_response_time" => response_time,
         "upstream_status" => status,
@@ -54,6 +55,10 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 fn connect_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     each(request, out, |attempt, out| time(attempt.connect_time, out))
+}
+
+fn queue_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |attempt, out| time(attempt.queue_time, out))
 }
 
 fn header_time(request: &mut Request, out: &mut Vec<u8>) -> bool {

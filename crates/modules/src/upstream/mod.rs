@@ -14,7 +14,7 @@ mod servers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::{Keepalive, Remembered, Roster, SideOf};
+use ::upstream::{Keepalive, Queueing, Remembered, Roster, SideOf};
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
@@ -87,6 +87,29 @@ static KEEPALIVE_TIMEOUT: Setting<Duration> =
         .default("60s")
         .manual("How long a connection to a server of the group may be idle.");
 
+static QUEUE: Setting<Queueing> = Setting::new("queue", &["number [timeout=time]"], queue)
+    .contexts(Contexts::UPSTREAM)
+    .arity(Arity::between(1, 2))
+    .manual("How many requests wait while every server of the group has as many as it may have (`max_conns`) or is out, and for how long each (60s). One that finds no room, or waits for too long, is answered with 502.");
+
+fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
+    let number = setter.word()?;
+    let length = parse::number_of(&number.bytes).filter(|length| *length > 0);
+    let length = length.ok_or_else(|| Fault::invalid_value(number))?;
+    let timeout = match setter.args().get(1) {
+        None => Duration::from_secs(60),
+        Some(word) => {
+            let time = word.bytes.strip_prefix(b"timeout=");
+            let time = time.and_then(parse::time_milliseconds);
+            Duration::from_millis(time.ok_or_else(|| Fault::invalid_parameter(word))?)
+        }
+    };
+    Ok(Queueing {
+        length: usize::try_from(length).unwrap_or(usize::MAX),
+        timeout,
+    })
+}
+
 fn keepalive(setter: &Setter<'_>) -> Result<(usize, bool), Fault> {
     let connections = setter.word()?;
     let Some(most) = parse::number_of(&connections.bytes) else {
@@ -144,6 +167,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &methods::LEAST_CONN,
     &methods::LEAST_TIME,
     &methods::RANDOM,
+    &QUEUE,
     &KEEPALIVE,
     &KEEPALIVE_REQUESTS,
     &KEEPALIVE_TIME,
@@ -234,7 +258,8 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         groups.lookups.push(Lookup { roster, resolving });
     }
     let name = Bytes::copy_from_slice(&name.bytes);
-    let group = ::upstream::Group::new(name, roster, kept(block)?);
+    let mut group = ::upstream::Group::new(name, roster, kept(block)?);
+    group.queueing = block.own(&QUEUE)?;
     groups.add(None, Group::by(group, chosen.key));
     Ok(())
 }
