@@ -30,7 +30,7 @@ use base::slab::Key;
 use bytes::Bytes;
 
 use crate::buffer::Buffer;
-use crate::net::{Address, Datagram, Segment, TcpInfo};
+use crate::net::{Address, ConnectError, Datagram, Segment, SocketOptions, TcpInfo};
 use crate::sys::{self, PARTS_MAX};
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
@@ -75,12 +75,12 @@ pub trait Engine {
         None
     }
 
-    /// A new stream socket that can be connected to `to`, bound to the address `from` if there is one.
+    /// A new stream socket that can be connected to `to`, with these options.
     ///
     /// # Errors
-    /// Those of `socket()` and `bind()`.
-    fn socket(&mut self, to: &Address, from: Option<std::net::SocketAddr>) -> io::Result<Socket> {
-        sys::stream_socket(to, from).map(Socket::Descriptor)
+    /// Those of `socket()`, `bind()` and, where it allows what is asked for, `setsockopt()`.
+    fn socket(&mut self, to: &Address, options: &SocketOptions) -> Result<Socket, ConnectError> {
+        sys::stream_socket(to, options).map(Socket::Descriptor)
     }
 
     /// A new datagram socket, bound to the address `from` and connected to `to`, where there is one.

@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::engine::{Control, Ending, Outgoing, Stop};
 use crate::kernel_tls;
-use crate::net::{Address, Segment, TcpInfo};
+use crate::net::{Address, ConnectError, ConnectStep, Segment, SocketOptions, TcpInfo};
 
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
@@ -100,15 +100,39 @@ pub fn process_time(pid: u32) -> io::Result<Duration> {
 }
 
 /// A stream socket that does not block and is not inherited.
-pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Result<OwnedFd> {
+pub(crate) fn stream_socket(
+    to: &Address,
+    options: &SocketOptions,
+) -> Result<OwnedFd, ConnectError> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    if let (Some(from), Address::Inet(_)) = (from, to) {
+    let made = rustix::net::socket_with(family, SocketType::STREAM, flags, None);
+    let socket = made.map_err(|error| ConnectError::at(ConnectStep::Socket)(error.into()))?;
+    let sized = |name, size: Option<u32>| {
+        if let Some(size) = size {
+            let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
+            // Nothing is lost where the kernel keeps its own.
+            let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, name, size);
+        }
+    };
+    sized(libc::SO_RCVBUF, options.receive_buffer);
+    sized(libc::SO_SNDBUF, options.send_buffer);
+    if options.keepalive {
+        let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    }
+    if let (Some(from), Address::Inet(_)) = (options.from, to) {
+        if options.transparent {
+            let (level, name) = match from {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+            };
+            set_option(socket.as_fd(), level, name, 1)
+                .map_err(ConnectError::at(ConnectStep::Transparent))?;
+        }
         if from.port() == 0 {
             // Without this the kernel would reserve a port for the address alone and run out of them early.
             let _ = set_option(
@@ -118,7 +142,8 @@ pub(crate) fn stream_socket(to: &Address, from: Option<SocketAddr>) -> io::Resul
                 1,
             );
         }
-        rustix::net::bind(&socket, &from)?;
+        rustix::net::bind(&socket, &from)
+            .map_err(|error| ConnectError::at(ConnectStep::Bind)(error.into()))?;
     }
     Ok(socket)
 }

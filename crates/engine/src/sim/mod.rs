@@ -30,7 +30,7 @@ use crate::engine::{
 };
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
-use crate::net::{Address, BoundSocket, Datagram, Segment};
+use crate::net::{Address, BoundSocket, ConnectError, Datagram, Segment, SocketOptions};
 use crate::reserve::READ_AWAY_MAX;
 use crate::runtime::{Runtime, Settings};
 
@@ -664,10 +664,10 @@ impl Engine for Sim {
         }
     }
 
-    fn socket(&mut self, _to: &Address, from: Option<SocketAddr>) -> io::Result<Socket> {
+    fn socket(&mut self, _to: &Address, options: &SocketOptions) -> Result<Socket, ConnectError> {
         let mut network = self.network.borrow_mut();
         let socket = network.new_end();
-        if let (Some(from), Some(end)) = (from, network.ends.get_mut(&socket)) {
+        if let (Some(from), Some(end)) = (options.from, network.ends.get_mut(&socket)) {
             end.local.set_ip(from.ip());
             if from.port() != 0 {
                 end.local.set_port(from.port());
