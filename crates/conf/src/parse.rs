@@ -213,6 +213,36 @@ pub fn levels(words: &[Word]) -> Result<Vec<u64>, &Word> {
     Ok(lengths)
 }
 
+/// Permissions of files: `user:`, `group:` or `all:` with `r` or `rw`, in any number. Without `user:` the user may read and
+/// write.
+///
+/// # Errors
+/// `invalid value "x"`.
+pub fn access(setter: &Setter<'_>) -> Result<u32, Fault> {
+    let mut access = 0;
+    let mut user = 0o600;
+    for word in setter.args() {
+        let bytes: &[u8] = &word.bytes;
+        let (shift, rights) = if let Some(rights) = bytes.strip_prefix(b"user:") {
+            user = 0;
+            (6, rights)
+        } else if let Some(rights) = bytes.strip_prefix(b"group:") {
+            (3, rights)
+        } else if let Some(rights) = bytes.strip_prefix(b"all:") {
+            (0, rights)
+        } else {
+            return Err(Fault::invalid_value(word));
+        };
+        let rights = match rights {
+            b"rw" => 6,
+            b"r" => 4,
+            _ => return Err(Fault::invalid_value(word)),
+        };
+        access |= rights << shift;
+    }
+    Ok(access | user)
+}
+
 /// A value with variables.
 ///
 /// # Errors

@@ -27,6 +27,7 @@ pub mod proxy;
 pub mod random_index;
 pub mod realip;
 pub mod referer;
+mod rename;
 pub mod rewrite;
 pub mod secure_link;
 pub mod static_file;

@@ -3,78 +3,21 @@
 //! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is
 //! to be logged comes back with the status. Modes, times and the order of calls are nginx's.
 
-use std::fs::{self, DirBuilder, FileTimes, Metadata, OpenOptions, ReadDir};
+use std::fs::{self, Metadata, ReadDir};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
 
 use http::log::{Errno, Level, Printable};
 
+use crate::rename::{
+    Done, Rename, copy_file, create_directory, directory_access, modified, remove_temporary,
+    set_time, shown,
+};
+
 /// How deep a tree may be that is deleted or copied: each level holds a descriptor.
 const DEPTH_MAX: usize = 256;
-
-/// How many lines one request may write about files that failed.
-const LINES_MAX: usize = 64;
-
-/// What came of a job.
-#[derive(Debug, Default)]
-pub(super) struct Done {
-    /// The status to answer with.
-    pub(super) status: u16,
-    /// Lines for the error log.
-    pub(super) lines: Vec<(Level, String)>,
-    /// How much there was to say, of which `lines` has the beginning.
-    lines_count: usize,
-}
-
-impl Done {
-    fn line(&mut self, level: Level, text: String) {
-        self.lines_count += 1;
-        if self.lines.len() < LINES_MAX {
-            self.lines.push((level, text));
-        }
-    }
-
-    fn failed(&mut self, level: Level, call: &str, path: &Path, error: &io::Error) {
-        let (path, error) = (shown(path), Errno(error));
-        self.line(level, format!("{call} \"{path}\" failed {error}"));
-    }
-
-    /// Logs a failed call, and the status for it: `missing` where something of the path is not
-    /// there.
-    fn refused(&mut self, call: &str, path: &Path, error: &io::Error, missing: u16) -> u16 {
-        let (level, status) = match error.raw_os_error().unwrap_or(0) {
-            libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => (Level::Error, missing),
-            libc::EACCES | libc::EPERM => (Level::Error, 403),
-            libc::EEXIST => (Level::Error, 405),
-            libc::ENOSPC => (Level::Crit, 507),
-            _ => (Level::Crit, 500),
-        };
-        self.failed(level, call, path, error);
-        status
-    }
-
-    pub(super) fn with(mut self, status: u16) -> Done {
-        self.status = status;
-        self
-    }
-}
-
-fn shown(path: &Path) -> Printable<'_> {
-    Printable(path.as_os_str().as_bytes())
-}
-
-/// The mode of directories where files get `access`: who may read may enter.
-fn directory_access(access: u32) -> u32 {
-    access | ((access & 0o444) >> 2)
-}
-
-fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
-    DirBuilder::new().mode(mode).create(path)
-}
 
 /// A body in its temporary file, and where it belongs.
 pub(super) struct Put {
@@ -118,188 +61,6 @@ pub(super) fn put(put: &Put) -> Done {
     }
     remove_temporary(&put.temporary, &mut done);
     done.with(500)
-}
-
-fn remove_temporary(path: &Path, done: &mut Done) {
-    if let Err(error) = fs::remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        done.failed(Level::Crit, "unlink()", path, &error);
-    }
-}
-
-/// A rename that makes directories and crosses file systems.
-struct Rename<'a> {
-    source: &'a Path,
-    target: &'a Path,
-    access: Option<u32>,
-    path_access: u32,
-    modified: Option<i64>,
-    create_path: bool,
-}
-
-impl Rename<'_> {
-    fn run(&self, done: &mut Done) -> bool {
-        if let Some(access) = self.access
-            && let Err(error) = fs::set_permissions(self.source, fs::Permissions::from_mode(access))
-        {
-            done.failed(Level::Crit, "chmod()", self.source, &error);
-            return false;
-        }
-        if let Some(seconds) = self.modified
-            && let Err(error) = set_time(self.source, at(seconds))
-        {
-            done.failed(Level::Crit, "utimes()", self.source, &error);
-            return false;
-        }
-        let mut renamed = fs::rename(self.source, self.target);
-        if self.create_path && is_errno(&renamed, libc::ENOENT) {
-            let mode = directory_access(self.path_access);
-            if let Err((path, error)) = create_directories_to(self.target, mode) {
-                done.failed(Level::Crit, "mkdir()", path, &error);
-                return false;
-            }
-            renamed = fs::rename(self.source, self.target);
-        }
-        if is_errno(&renamed, libc::EXDEV) {
-            return self.over_file_systems(done);
-        }
-        match renamed {
-            Ok(()) => true,
-            Err(error) => {
-                rename_failed(done, self.source, self.target, &error);
-                false
-            }
-        }
-    }
-
-    /// A copy beside the target, which then takes its place at once.
-    fn over_file_systems(&self, done: &mut Done) -> bool {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let mut name = self.target.as_os_str().to_owned();
-        name.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
-        let name = PathBuf::from(name);
-        let found = match fs::metadata(self.source) {
-            Ok(found) => found,
-            Err(error) => {
-                done.failed(Level::Alert, "fstat()", self.source, &error);
-                return false;
-            }
-        };
-        let access = self.access.unwrap_or(found.mode() & 0o777);
-        if !copy_file(self.source, &name, access, modified(&found), done) {
-            return false;
-        }
-        if let Err(error) = fs::rename(&name, self.target) {
-            rename_failed(done, &name, self.target, &error);
-            remove_temporary(&name, done);
-            return false;
-        }
-        if let Err(error) = fs::remove_file(self.source) {
-            done.failed(Level::Crit, "unlink()", self.source, &error);
-            return false;
-        }
-        true
-    }
-}
-
-fn rename_failed(done: &mut Done, from: &Path, to: &Path, error: &io::Error) {
-    let (from, to, error) = (shown(from), shown(to), Errno(error));
-    done.line(
-        Level::Crit,
-        format!("rename() \"{from}\" to \"{to}\" failed {error}"),
-    );
-}
-
-fn is_errno<T>(result: &io::Result<T>, errno: i32) -> bool {
-    matches!(result, Err(error) if error.raw_os_error() == Some(errno))
-}
-
-/// Makes the directories that a path goes through; else says which could not be made. One that
-/// may not be made may be there.
-fn create_directories_to(path: &Path, mode: u32) -> Result<(), (&Path, io::Error)> {
-    let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
-    parents.reverse();
-    let mut last = Ok(());
-    for parent in parents {
-        if parent.parent().is_none() {
-            continue;
-        }
-        last = match create_directory(parent, mode) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // The whole path is named for what is only known at its end.
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) => Err((path, error)),
-            Err(error) => return Err((parent, error)),
-            Ok(()) => Ok(()),
-        };
-    }
-    last
-}
-
-fn at(seconds: i64) -> SystemTime {
-    let distance = Duration::from_secs(seconds.unsigned_abs());
-    let time = match seconds < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
-        false => SystemTime::UNIX_EPOCH.checked_add(distance),
-    };
-    time.unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
-fn modified(found: &Metadata) -> SystemTime {
-    at(found.mtime())
-}
-
-fn set_time(path: &Path, time: SystemTime) -> io::Result<()> {
-    let times = FileTimes::new().set_accessed(time).set_modified(time);
-    fs::File::open(path)?.set_times(times)
-}
-
-/// Copies a file's bytes into another, which keeps its mode if it is there already.
-fn copy_file(from: &Path, to: &Path, access: u32, time: SystemTime, done: &mut Done) -> bool {
-    let mut source = match fs::File::open(from) {
-        Ok(source) => source,
-        Err(error) => {
-            done.failed(Level::Crit, "open()", from, &error);
-            return false;
-        }
-    };
-    let mut options = OpenOptions::new();
-    options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(access);
-    let mut target = match options.open(to) {
-        Ok(target) => target,
-        Err(error) => {
-            done.failed(Level::Crit, "open()", to, &error);
-            return false;
-        }
-    };
-    if is_same_file(&source, &target) {
-        // Two names of one file: it is its own copy, and must not be emptied first.
-        return true;
-    }
-    if let Err(error) = target
-        .set_len(0)
-        .and_then(|()| io::copy(&mut source, &mut target))
-    {
-        done.failed(Level::Alert, "write()", to, &error);
-        return false;
-    }
-    let times = FileTimes::new().set_accessed(time).set_modified(time);
-    if let Err(error) = target.set_times(times) {
-        done.failed(Level::Alert, "utimes()", to, &error);
-        return false;
-    }
-    true
-}
-
-fn is_same_file(one: &fs::File, other: &fs::File) -> bool {
-    match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => one.dev() == other.dev() && one.ino() == other.ino(),
-        _ => false,
-    }
 }
 
 /// What DELETE names.

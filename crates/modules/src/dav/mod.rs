@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
-use files::{Delete, Depth, Done, Put, Transfer};
+use files::{Delete, Depth, Put, Transfer};
 use framework::compile::{Compiler, Feature};
 use http::body;
 use http::core::Alias;
@@ -29,6 +29,7 @@ use proto::method::Method;
 use proto::uri::{self, Escape};
 
 use crate::dav_ext::{self, Guard};
+use crate::rename::Done;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -61,7 +62,7 @@ pub static MIN_DELETE_DEPTH: Setting<u64> =
 
 /// `dav_access users:permissions ...`
 pub static DAV_ACCESS: Setting<u32> =
-    Setting::new("dav_access", &["users:permissions ..."], access)
+    Setting::new("dav_access", &["users:permissions ..."], parse::access)
         .contexts(HSL)
         .arity(Arity::between(1, 3))
         .default("user:rw")
@@ -125,31 +126,6 @@ fn methods(setter: &Setter<'_>) -> Result<Methods, Fault> {
         methods = methods | method;
     }
     Ok(Methods(methods.0 & !Methods::OFF.0))
-}
-
-fn access(setter: &Setter<'_>) -> Result<u32, Fault> {
-    let mut access = 0;
-    let mut user = 0o600;
-    for word in setter.args() {
-        let bytes: &[u8] = &word.bytes;
-        let (shift, rights) = if let Some(rights) = bytes.strip_prefix(b"user:") {
-            user = 0;
-            (6, rights)
-        } else if let Some(rights) = bytes.strip_prefix(b"group:") {
-            (3, rights)
-        } else if let Some(rights) = bytes.strip_prefix(b"all:") {
-            (0, rights)
-        } else {
-            return Err(Fault::invalid_value(word));
-        };
-        let rights = match rights {
-            b"rw" => 6,
-            b"r" => 4,
-            _ => return Err(Fault::invalid_value(word)),
-        };
-        access |= rights << shift;
-    }
-    Ok(access | user)
 }
 
 /// `dav_methods` and its family.
