@@ -13,9 +13,11 @@ use proto::h1;
 use proto::method::Method;
 use variables::Compiling as _;
 
+use crate::doing::WHILE_SENDING;
 use crate::http2::settings::{BODY_PREREAD_SIZE, CHUNK_SIZE, CONCURRENT_STREAMS, HTTP2, Http2};
 use crate::request::Request;
 use crate::server_tokens::ServerTokens;
+use crate::size::{Size, WrittenSize};
 use crate::tasks::{Task, TaskKind};
 use crate::text::Text;
 
@@ -107,9 +109,9 @@ settings! {
         "Sets TCP_NODELAY when a connection is kept alive or becomes a tunnel.";
     SEND_TIMEOUT: Duration = "send_timeout", "time", parse::milliseconds, HSL, "60s",
         "The longest time between two successful writes to the client; after it the connection is closed.";
-    LIMIT_RATE: Rate = "limit_rate", "rate", rate, HSLI, "0",
+    LIMIT_RATE: WrittenSize = "limit_rate", "rate", WrittenSize::parse, HSLI, "0",
         "Bytes per second that a response may be sent at; 0 means no limit. Variables may be used.";
-    LIMIT_RATE_AFTER: Rate = "limit_rate_after", "size", rate, HSLI, "0",
+    LIMIT_RATE_AFTER: WrittenSize = "limit_rate_after", "size", WrittenSize::parse, HSLI, "0",
         "How much of a response is sent before limit_rate holds. Variables may be used.";
     KEEPALIVE_TIME: Duration = "keepalive_time", "time", parse::milliseconds, HSL, "1h",
         "The longest life of a connection: after it the next response is the last.";
@@ -265,48 +267,6 @@ static MAX_RANGES: Setting<u64> = Setting::new("max_ranges", &["number"], parse:
     .contexts(HSL)
     .manual("How many ranges of a file one request may ask for; more get the whole file, as does any range when it is 0. Without the directive there is no limit.");
 
-/// A rate or size that may hold variables.
-#[derive(Clone, Debug)]
-enum Rate {
-    Fixed(u64),
-    Variable(Template),
-}
-
-/// Rate or size compiled.
-#[derive(Clone, Debug)]
-enum RateText {
-    Fixed(u64),
-    Text(Text),
-}
-
-impl RateText {
-    fn compile(compiler: &Compiler<'_>, rate: Rate) -> RateText {
-        match rate {
-            Rate::Fixed(bytes) => RateText::Fixed(bytes),
-            Rate::Variable(template) => RateText::Text(compiler.text(&template)),
-        }
-    }
-
-    fn evaluate(&self, request: &mut Request) -> u64 {
-        match self {
-            RateText::Fixed(bytes) => *bytes,
-            RateText::Text(text) => {
-                let value = text.evaluate(request);
-                let size = std::str::from_utf8(&value).ok().and_then(parse::size_text);
-                size.unwrap_or_else(|| {
-                    let value = logs::Printable(&value);
-                    logs::error!(
-                        request,
-                        Error,
-                        "invalid size \"{value}\" while sending response to client"
-                    );
-                    0
-                })
-            }
-        }
-    }
-}
-
 /// The core directives of one location.
 pub struct Core {
     /// `root`, `alias`.
@@ -321,8 +281,8 @@ pub struct Core {
     pub tcp_nodelay: bool,
     /// `send_timeout`.
     pub send_timeout: Duration,
-    limit_rate: RateText,
-    limit_rate_after: RateText,
+    limit_rate: Size,
+    limit_rate_after: Size,
     /// `http2_chunk_size` in bytes.
     pub http2_chunk_size: usize,
     /// `keepalive_timeout`, first value.
@@ -433,8 +393,8 @@ impl Feature for Core {
             tcp_nopush: scope.get(&TCP_NOPUSH)?,
             tcp_nodelay: scope.get(&TCP_NODELAY)?,
             send_timeout: scope.get(&SEND_TIMEOUT)?,
-            limit_rate: RateText::compile(compiler, scope.get(&LIMIT_RATE)?),
-            limit_rate_after: RateText::compile(compiler, scope.get(&LIMIT_RATE_AFTER)?),
+            limit_rate: Size::compile(compiler, scope.get(&LIMIT_RATE)?),
+            limit_rate_after: Size::compile(compiler, scope.get(&LIMIT_RATE_AFTER)?),
             http2_chunk_size: usize::try_from(scope.get(&CHUNK_SIZE)?).unwrap_or(usize::MAX),
             keepalive_timeout,
             keepalive_header: keepalive_header(scope)?,
@@ -476,7 +436,7 @@ impl Core {
     pub fn limit_rate_of(&self, request: &mut Request) -> Option<u64> {
         let rate = match request.pacing.rate {
             Some(rate) => rate,
-            None => self.limit_rate.evaluate(request),
+            None => self.limit_rate.evaluate(request, WHILE_SENDING),
         };
         request.pacing.rate = Some(rate);
         (rate > 0).then_some(rate)
@@ -486,13 +446,13 @@ impl Core {
     pub fn limit_rate_after_of(&self, request: &mut Request) -> u64 {
         match request.pacing.rate_after {
             Some(after) => after,
-            None => self.limit_rate_after.evaluate(request),
+            None => self.limit_rate_after.evaluate(request, WHILE_SENDING),
         }
     }
 
     /// Whether a response may be sent at full speed without asking the request.
     pub fn unlimited(&self) -> bool {
-        matches!(self.limit_rate, RateText::Fixed(0))
+        matches!(self.limit_rate, Size::Fixed(0))
     }
 }
 
@@ -681,14 +641,6 @@ fn root(setter: &Setter<'_>) -> Result<Template, Fault> {
         return Err(Fault::at(word, text));
     }
     Ok(template)
-}
-
-fn rate(setter: &Setter<'_>) -> Result<Rate, Fault> {
-    let word = setter.word()?;
-    if word.bytes.contains(&b'$') {
-        return Template::parse(word).map(Rate::Variable);
-    }
-    parse::size(setter).map(Rate::Fixed)
 }
 
 fn keepalive_timeout(setter: &Setter<'_>) -> Result<(Duration, Option<u64>), Fault> {

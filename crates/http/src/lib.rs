@@ -51,6 +51,7 @@ pub mod secure;
 pub mod server_name;
 pub mod server_tokens;
 pub mod shared;
+pub mod size;
 pub mod slots;
 pub mod source;
 pub mod state;
