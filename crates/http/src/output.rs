@@ -215,7 +215,10 @@ pub async fn respond(
             loop {
                 let piece = match next_piece(&mut *source, request, exchange).await {
                     Ok(Some(piece)) => piece,
-                    Ok(None) => break,
+                    Ok(None) => {
+                        request.response.trailers.extend(source.trailers());
+                        break;
+                    }
                     Err(abort) => {
                         if matches!(abort, Abort::Upstream) {
                             send_stub(request, exchange, &mut chain).await?;

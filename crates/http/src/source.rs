@@ -16,6 +16,7 @@ use logs::{Level, Subject};
 
 use crate::exchange::Abort;
 use crate::output::Piece;
+use crate::response::Field;
 
 /// What a source gives.
 #[derive(Debug)]
@@ -60,6 +61,11 @@ pub trait Source: fmt::Debug {
     /// Whether it goes on to its end though its client has left (`proxy_ignore_client_abort`).
     fn outlives_client(&self) -> bool {
         false
+    }
+
+    /// The fields that follow the body, once that has ended.
+    fn trailers(&mut self) -> Vec<Field> {
+        Vec::new()
     }
 
     /// It is given up in the middle, since its client has left; what there is to log.
