@@ -132,6 +132,7 @@ pub const FEATURES: Modules = Modules(&[
     Entry::of(&[
         proxy::DIRECTIVES,
         &proxy::BUFFER_DIRECTIVES,
+        &proxy::COOKIE_DIRECTIVES,
         &proxy::SSL_DIRECTIVES,
     ])
     .variables(&[proxy::variables::find])

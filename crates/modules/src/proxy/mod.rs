@@ -2,12 +2,13 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
-//! request, `response` reads its answer, `body` streams it, `tunnel` carries upgraded
+//! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
 
 pub mod attempts;
 mod body;
 mod buffers;
+mod cookies;
 mod family;
 mod head;
 mod response;
@@ -46,6 +47,7 @@ use transport::Transport;
 
 use crate::upstream::Group;
 
+pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 

@@ -16,6 +16,7 @@ use proto::h1::{self, Version};
 use proto::header::Known;
 
 use super::attempts::Attempts;
+use super::cookies;
 use super::family::Causes;
 use super::settings::{Redirect, Settings};
 use super::target::Target;
@@ -376,7 +377,10 @@ pub(super) fn apply(
     response.conditions_judged = true;
     for field in answer.fields() {
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
-        copy_field(request, proxy, &settings, target, field.known, name, value);
+        let copied = copy_field(request, proxy, &settings, target, field.known, name, value);
+        if let Err(cookies::Undecided) = copied {
+            return Applied::Step(fail(request));
+        }
     }
     // A configuration that passes these two fields on gets no others in their place.
     for (known, name) in [(Known::Server, &b"server"[..]), (Known::Date, b"date")] {
@@ -525,7 +529,9 @@ fn accel_redirect(
     if ignores(settings, b"x-accel-redirect") {
         return None;
     }
-    keep_over_redirect(request, answer);
+    if let Err(cookies::Undecided) = keep_over_redirect(request, settings, answer) {
+        return Some(fail(request));
+    }
     request.activity.doing = WHILE_READING;
     if value.first() == Some(&b'@') {
         return Some(Step::Named(Bytes::copy_from_slice(value)));
@@ -552,7 +558,11 @@ fn accel_redirect(
 }
 
 /// Fields of the answer that the client gets from wherever it was sent to.
-fn keep_over_redirect(request: &mut Request, answer: &UpstreamResponse) {
+fn keep_over_redirect(
+    request: &mut Request,
+    settings: &Settings,
+    answer: &UpstreamResponse,
+) -> Result<(), cookies::Undecided> {
     const KEPT: [&[u8]; 5] = [
         b"Set-Cookie",
         b"Content-Disposition",
@@ -565,13 +575,23 @@ fn keep_over_redirect(request: &mut Request, answer: &UpstreamResponse) {
         if field.known == Known::ContentType {
             set_content_type(request, value);
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
-            let value = Bytes::copy_from_slice(value);
+            let mut value = Bytes::copy_from_slice(value);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
                 request.response.accept_ranges = Some(value.clone());
+            } else if name.eq_ignore_ascii_case(b"Set-Cookie") {
+                value = settings.cookies.rewrite(request, &value)?.unwrap_or(value);
             }
             request.response.add(Bytes::copy_from_slice(name), value);
         }
     }
+    Ok(())
+}
+
+/// A field of the answer cannot be made: as in nginx, those before it stay.
+fn fail(request: &mut Request) -> Step {
+    request.response.status_text = None;
+    request.response.content_length = None;
+    super::finish(request, 500)
 }
 
 /// Puts one field of the answer where it belongs.
@@ -583,9 +603,9 @@ fn copy_field(
     known: Known,
     name: &[u8],
     value: &[u8],
-) {
+) -> Result<(), cookies::Undecided> {
     if is_hidden(settings, name) {
-        return;
+        return Ok(());
     }
     let owned = Bytes::copy_from_slice(value);
     let field = |value: Bytes| Field {
@@ -638,6 +658,11 @@ fn copy_field(
             request.response.content_range = Some(owned.clone());
             request.response.fields.push(field(owned));
         }
+        _ if name.eq_ignore_ascii_case(b"Set-Cookie") => {
+            let rewritten = settings.cookies.rewrite(request, value)?;
+            let value = rewritten.unwrap_or(owned);
+            request.response.fields.push(field(value));
+        }
         _ if name.eq_ignore_ascii_case(b"Refresh") => {
             let rewritten = rewrite_refresh(request, proxy, target, value);
             request
@@ -647,6 +672,7 @@ fn copy_field(
         }
         _ => request.response.fields.push(field(owned)),
     }
+    Ok(())
 }
 
 /// Content-Type: the media type stands alone so that filters can look at it; what follows it

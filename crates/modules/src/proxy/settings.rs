@@ -24,6 +24,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 
 use super::buffers;
+use super::cookies::{self, Cookies};
 use super::family::{BindLine, Causes, Family, local_address};
 use super::ssl::{UpstreamTls, check_unused};
 use super::target::{self, Scheme, Target};
@@ -207,6 +208,7 @@ pub struct Settings {
     pub(super) set: Vec<SetField>,
     pub(super) hidden: Vec<Box<[u8]>>,
     pub(super) ignored: Vec<Box<[u8]>>,
+    pub(super) cookies: Cookies,
 }
 
 /// A field of `proxy_set_header`.
@@ -254,6 +256,9 @@ impl Feature for Settings {
         &BUFFERS.busy_buffers_size,
         &BUFFERS.temp_file_write_size,
         &BUFFERS.max_temp_file_size,
+        cookies::DIRECTIVES[0],
+        cookies::DIRECTIVES[1],
+        cookies::DIRECTIVES[2],
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -305,6 +310,7 @@ impl Feature for Settings {
             set,
             hidden,
             ignored: lower(scope.written(&PROXY.ignore_headers)?),
+            cookies: Cookies::compile(compiler, scope)?,
         })
     }
 }
