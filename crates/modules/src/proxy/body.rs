@@ -12,12 +12,15 @@ use http::exchange::Abort;
 use http::exchange::h1::{take_data, take_front};
 use http::log::{self, Level};
 use http::output::Piece;
+use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
 use super::attempts::Attempts;
-use super::response::{READING, WHILE_READING};
+use super::pace::Pace;
+use super::response::{READING, WHILE_READING, is_hidden};
+use super::trailers::TrailerReader;
 use super::{READING_BODY, Settings, UpstreamConnection, told_left};
 
 /// What of the body is still to come.
@@ -25,9 +28,21 @@ enum Remaining {
     Nothing,
     /// Nothing: the last chunk has come.
     NothingAfterChunks,
+    /// Nothing: the trailers behind it have come.
+    NothingAfterTrailers,
     Length(u64),
     Chunked(Box<Decoder>),
+    Trailers(Box<TrailerReader>),
     UntilClose,
+}
+
+impl Remaining {
+    fn is_nothing(&self) -> bool {
+        matches!(
+            self,
+            Remaining::Nothing | Remaining::NothingAfterChunks | Remaining::NothingAfterTrailers
+        )
+    }
 }
 
 /// The body of an upstream's response.
@@ -40,6 +55,8 @@ pub(super) struct UpstreamBody {
     seen: Rc<Attempts>,
     remaining: Remaining,
     received: Buffer,
+    /// How fast it is read, where that is limited.
+    pace: Option<Pace>,
     /// How the upstream has stopped sending, once that has been found out.
     stopped: Option<io::Result<()>>,
     /// How much came along with the head; 0 once that counts.
@@ -58,6 +75,7 @@ pub(super) struct UpstreamBody {
     /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
     /// belongs to reading that, where every part leaves at once.
     doing: &'static str,
+    settings: Arc<Settings>,
 }
 
 impl std::fmt::Debug for UpstreamBody {
@@ -89,9 +107,15 @@ impl UpstreamBody {
         seen: Rc<Attempts>,
         settings: &Arc<Settings>,
         framing: ResponseBody,
-        arrived: Arrived,
+        mut arrived: Arrived,
         buffered: bool,
+        rate: u64,
     ) -> UpstreamBody {
+        let came_with_head = arrived.rest.len() as u64;
+        let decoder = match settings.pass_trailers {
+            true => Decoder::keeping_trailers,
+            false => Decoder::new,
+        };
         let mut body = UpstreamBody {
             peer: Some(peer),
             may_go_on: arrived.may_go_on,
@@ -99,12 +123,13 @@ impl UpstreamBody {
             remaining: match framing {
                 ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
                 ResponseBody::Length(length) => Remaining::Length(length),
-                ResponseBody::Chunked => Remaining::Chunked(Box::new(Decoder::new())),
+                ResponseBody::Chunked => Remaining::Chunked(Box::new(decoder())),
                 ResponseBody::UntilClose => Remaining::UntilClose,
             },
             stopped: None,
-            came_with_head: arrived.rest.len() as u64,
+            came_with_head,
             beyond: arrived.beyond,
+            pace: Pace::begin(rate, &mut arrived.rest, arrived.beyond, engine::now()),
             received: arrived.rest,
             read_timeout: settings.read_timeout,
             deadline: None,
@@ -116,6 +141,7 @@ impl UpstreamBody {
                 true => READING_BODY,
                 false => READING,
             },
+            settings: Arc::clone(settings),
         };
         // Nothing may ask for the end of nothing.
         if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
@@ -199,6 +225,27 @@ impl UpstreamBody {
                     let text = format!("upstream sent data after final chunk {}", self.doing);
                     return Some(Given::Told(Told::new(Level::Warn, text)));
                 }
+                Remaining::NothingAfterTrailers => {
+                    self.may_go_on = false;
+                    self.received = Buffer::default();
+                    let text = format!("upstream sent data after trailers {}", self.doing);
+                    return Some(Given::Told(Told::new(Level::Warn, text)));
+                }
+                Remaining::Trailers(reader) => {
+                    let read = reader.read(&mut self.received);
+                    self.seen.borrow_mut().trailers = reader.fields();
+                    match read {
+                        Ok(false) => reader.came_later = true,
+                        Ok(true) if reader.came_later => {
+                            self.remaining = Remaining::NothingAfterTrailers;
+                        }
+                        Ok(true) => self.remaining = Remaining::NothingAfterChunks,
+                        Err(text) => {
+                            let text = format!("{text} {READING_BODY}");
+                            return Some(self.break_off(Break::Framing, text.into()));
+                        }
+                    }
+                }
                 Remaining::UntilClose => {
                     let bytes = std::mem::take(&mut self.received).into_bytes();
                     return Some(self.piece(bytes));
@@ -221,11 +268,18 @@ impl UpstreamBody {
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
-                        self.remaining = Remaining::NothingAfterChunks;
+                        self.remaining = match self.settings.pass_trailers {
+                            true => {
+                                let mut reader = TrailerReader::new(self.settings.buffer_size);
+                                reader.came_later = self.received.is_empty();
+                                Remaining::Trailers(Box::new(reader))
+                            }
+                            false => Remaining::NothingAfterChunks,
+                        };
                     }
                     match bytes {
                         Some(bytes) => return Some(self.piece(bytes)),
-                        None if decoded.done => return None,
+                        None if decoded.done && self.remaining.is_nothing() => return None,
                         None => {}
                     }
                 }
@@ -256,10 +310,15 @@ impl Source for UpstreamBody {
         if std::mem::take(&mut self.flush_next) {
             return Given::Piece(Piece::Flush);
         }
+        if let Some(pace) = &mut self.pace
+            && self.received.is_empty()
+        {
+            self.received = pace.release(engine::now());
+        }
         if let Some(given) = self.take() {
             return given;
         }
-        if let Remaining::Nothing | Remaining::NothingAfterChunks = self.remaining {
+        if self.remaining.is_nothing() {
             return self.end();
         }
         match self.stopped.take() {
@@ -269,6 +328,12 @@ impl Source for UpstreamBody {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(pace) = &mut self.pace {
+            ready!(pace.poll_ready(engine::now(), context));
+            if !pace.is_empty() {
+                return Poll::Ready(());
+            }
+        }
         let read_timeout = self.read_timeout;
         let deadline = self
             .deadline
@@ -286,7 +351,10 @@ impl Source for UpstreamBody {
                     attempt.bytes_received += length;
                     attempt.response_length += length;
                 });
-                self.received = buffer;
+                match &mut self.pace {
+                    Some(pace) => pace.hold(buffer),
+                    None => self.received = buffer,
+                }
                 self.doing = READING_BODY;
             }
             Err(error) => self.stopped = Some(Err(error)),
@@ -296,11 +364,16 @@ impl Source for UpstreamBody {
 
     /// Not where every part leaves at once: as in nginx the end comes once that has left.
     fn is_whole(&self) -> bool {
-        let nothing = matches!(
-            self.remaining,
-            Remaining::Nothing | Remaining::NothingAfterChunks
-        );
-        nothing && !self.flush
+        self.remaining.is_nothing() && !self.flush
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        if !self.settings.pass_trailers {
+            return Vec::new();
+        }
+        let seen = self.seen.borrow();
+        let passed = |field: &&Field| !is_hidden(&self.settings, &field.name);
+        seen.trailers.iter().filter(passed).cloned().collect()
     }
 
     fn outlives_client(&self) -> bool {

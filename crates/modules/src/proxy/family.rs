@@ -6,7 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word, parse};
+use http::size::WrittenSize;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -29,6 +31,12 @@ pub(super) struct Family {
     pub(super) intercept_errors: Setting<bool>,
     pub(super) ignore_client_abort: Setting<bool>,
     pub(super) buffer_size: Setting<u64>,
+    pub(super) force_ranges: Setting<bool>,
+    pub(super) limit_rate: Setting<WrittenSize>,
+    pub(super) socket_keepalive: Setting<bool>,
+    pub(super) socket_rcvbuf: Setting<u64>,
+    pub(super) socket_sndbuf: Setting<u64>,
+    pub(super) send_lowat: Setting<u64>,
 }
 
 impl Family {
@@ -48,10 +56,10 @@ impl Family {
                 .arity(Arity::at_least(1))
                 .inherit(Inherit::List)
                 .manual("Fields of the answer that are not acted upon: X-Accel-Redirect, X-Accel-Limit-Rate, X-Accel-Buffering, X-Accel-Charset, X-Accel-Expires, Expires, Cache-Control, Set-Cookie, Vary."),
-            bind: Setting::family(prefix, "bind", &["address", "off"], bind)
+            bind: Setting::family(prefix, "bind", &["address [transparent]", "off"], bind)
                 .contexts(HSL)
                 .arity(Arity::between(1, 2))
-                .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses."),
+                .manual("The local address, with or without a port, that connections to the upstream come from. Variables may be used; where they give nothing, the kernel chooses. With transparent it may be an address that the machine does not have, such as the client's ($remote_addr); worker processes keep the capability CAP_NET_RAW for that, and routes must lead the upstream's answers back."),
             next_upstream: Setting::family(
                 prefix,
                 "next_upstream",
@@ -93,6 +101,23 @@ impl Family {
                 .contexts(HSL)
                 .default("4k")
                 .manual("The longest head of an answer."),
+            force_ranges: flag(prefix, "force_ranges", "off").manual(
+                "Cuts one range out of an answer of known length if the client asks for it, whatever the upstream's Accept-Ranges says.",
+            ),
+            limit_rate: Setting::family(prefix, "limit_rate", &["rate"], WrittenSize::parse)
+                .contexts(HSL)
+                .default("0")
+                .manual("Bytes per second that an answer's body is read from the upstream at, for each request; 0 means no limit. Variables may be used. It holds for buffered answers."),
+            socket_keepalive: flag(prefix, "socket_keepalive", "off").manual(
+                "Sets SO_KEEPALIVE for connections to the upstream: the kernel finds out when the other end has gone.",
+            ),
+            socket_rcvbuf: socket_size(prefix, "socket_rcvbuf")
+                .manual("The size of the kernel's receive buffer (SO_RCVBUF) of connections to the upstream; 0 leaves it to the kernel."),
+            socket_sndbuf: socket_size(prefix, "socket_sndbuf")
+                .manual("The size of the kernel's send buffer (SO_SNDBUF) of connections to the upstream; 0 leaves it to the kernel."),
+            send_lowat: socket_size(prefix, "send_lowat")
+                .no_effect("Linux has no low-water mark for sending")
+                .manual("On BSD: how much room must be in the kernel's send buffer before more is written to the upstream."),
         }
     }
 }
@@ -105,6 +130,12 @@ const fn time(
     Setting::family(prefix, stem, &["time"], parse::milliseconds)
         .contexts(HSL)
         .default(default)
+}
+
+const fn socket_size(prefix: &'static str, stem: &'static str) -> Setting<u64> {
+    Setting::family(prefix, stem, &["size"], parse::size)
+        .contexts(HSL)
+        .default("0")
 }
 
 const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -> Setting<bool> {
@@ -195,8 +226,16 @@ fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
 /// `*_bind` as written.
 pub(super) enum BindLine {
     Off,
-    Fixed(SocketAddr),
-    Variable(Template),
+    Fixed {
+        address: SocketAddr,
+        /// The same as written.
+        name: Bytes,
+        transparent: bool,
+    },
+    Variable {
+        template: Template,
+        transparent: bool,
+    },
 }
 
 fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
@@ -206,21 +245,29 @@ fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
         return Ok(BindLine::Off);
     }
     let template = Template::parse(word)?;
-    let line = match template.as_literal() {
-        None => BindLine::Variable(template),
-        Some(text) => BindLine::Fixed(
+    let address = match template.as_literal() {
+        None => None,
+        Some(text) => Some(
             local_address(text)
                 .ok_or_else(|| Fault::at(word, format!("invalid address \"{}\"", word.text())))?,
         ),
     };
-    match parameter {
-        None => Ok(line),
-        Some(word) if &*word.bytes == b"transparent" => {
-            let text = format!("parameter \"{}\" is not supported yet", word.text());
-            Err(Fault::at(word, text))
-        }
-        Some(word) => Err(Fault::invalid_parameter(word)),
-    }
+    let transparent = match parameter {
+        None => false,
+        Some(word) if &*word.bytes == b"transparent" => true,
+        Some(word) => return Err(Fault::invalid_parameter(word)),
+    };
+    Ok(match address {
+        Some(address) => BindLine::Fixed {
+            address,
+            name: Bytes::copy_from_slice(&word.bytes),
+            transparent,
+        },
+        None => BindLine::Variable {
+            template,
+            transparent,
+        },
+    })
 }
 
 /// An IP address with or without a port, IPv6 in brackets where a port follows.

@@ -35,6 +35,7 @@ pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
 
 /// A request line and fields.
 pub(super) struct Written {
+    /// With the body of `proxy_set_body` behind it, where there is one.
     pub head: Vec<u8>,
     /// The URI in it, for log lines.
     pub uri: Vec<u8>,
@@ -82,7 +83,11 @@ pub(super) fn write(
             upgrade |= &*field.lower == b"upgrade";
         }
     }
-    write_framing(request, &settings, buffered, &mut head);
+    let body = settings.body.as_ref().map(|body| body.evaluate(request));
+    match &body {
+        Some(body) => write_length(&settings, body.len() as u64, &mut head),
+        None => write_framing(request, &settings, buffered, &mut head),
+    }
     if settings.pass_request_headers {
         for (name, value) in request.headers() {
             let own = OWN_CONNECTION
@@ -98,6 +103,7 @@ pub(super) fn write(
         }
     }
     head.extend_from_slice(b"\r\n");
+    head.extend_from_slice(body.as_deref().unwrap_or_default());
     Ok(Written { head, uri, upgrade })
 }
 
@@ -169,8 +175,12 @@ fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &
         head.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         return;
     }
+    let length = request.body.length().unwrap_or(request.body.announced());
+    write_length(settings, length, head);
+}
+
+fn write_length(settings: &Settings, length: u64, head: &mut Vec<u8>) {
     if !sets(settings, b"content-length") {
-        let length = request.body.length().unwrap_or(request.body.announced());
         // Writing to a vector cannot fail.
         let _ = write!(head, "Content-Length: {length}\r\n");
     }

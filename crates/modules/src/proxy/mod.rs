@@ -2,7 +2,8 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
-//! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it, `tunnel` carries upgraded
+//! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it
+//! (at its `pace`, with its `trailers`), `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
 
 pub mod attempts;
@@ -11,15 +12,17 @@ mod buffers;
 mod cookies;
 mod family;
 mod head;
+mod pace;
 mod response;
 mod settings;
+mod socket;
 mod ssl;
 mod target;
+mod trailers;
 mod tunnel;
 pub mod variables;
 
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +32,7 @@ use ::upstream::{Lease, Selection};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
-use engine::net::{Address, Segment};
+use engine::net::{Address, ConnectError, Segment, SocketOptions};
 use engine::select::{Either, either};
 use framework::generation::Local;
 use http::body as request_body;
@@ -56,6 +59,7 @@ use body::UpstreamBody;
 use family::Causes;
 use response::UpstreamResponse;
 use settings::HttpVersion;
+use socket::RequestSocket;
 use ssl::Secured;
 use target::Scheme;
 
@@ -164,8 +168,8 @@ struct Outgoing {
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
     /// again.
     begun: Option<Pieces>,
-    /// The local address that it is sent from, if it is not the kernel that chooses.
-    from: Option<SocketAddr>,
+    /// What sockets it is sent by.
+    socket: RequestSocket,
     /// TLS, where peers speak it.
     secured: Option<Secured>,
     /// How the URL of log lines begins.
@@ -200,7 +204,7 @@ async fn serve(
     // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
     let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
     let stream =
-        !settings.request_buffering && settings.pass_request_body && request.is_main() && framed;
+        !settings.request_buffering && settings.passes_body() && request.is_main() && framed;
     let read = match stream {
         true => request_body::read_at_hand(request, exchange).await,
         false => request_body::read(request, exchange).await.map(|()| None),
@@ -245,7 +249,7 @@ async fn pass_on(
             uri: written.uri,
             upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
             begun,
-            from: settings.bind.address(request),
+            socket: settings.socket.of_request(request),
             secured,
             scheme: target.scheme,
             terms: Bytes::new(),
@@ -320,8 +324,14 @@ async fn pass_on(
         beyond: answer.beyond,
         may_go_on: answer.keeps_alive() && !said_too_much,
     };
+    let rate = match holds && !request.nesting.head_only && request.method != Method::Head {
+        true => settings
+            .limit_rate
+            .evaluate(request, response::WHILE_READING),
+        false => 0,
+    };
     let seen = Attempts::enter(request);
-    let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds);
+    let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds, rate);
     Ok(Step::Respond(Body::Source(Box::new(body))))
 }
 
@@ -509,8 +519,8 @@ fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -
     if keepalive.local {
         terms.extend_from_slice(&proxy.place);
     }
-    if let Some(from) = outgoing.from {
-        terms.extend_from_slice(format!(" from {from}").as_bytes());
+    if outgoing.socket.options != SocketOptions::default() {
+        terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
     }
     if let Some(secured) = &outgoing.secured {
         // Whom to trust is a generation's: what it names may have changed since.
@@ -623,7 +633,8 @@ async fn connect(
     home: &Rc<Home>,
 ) -> Result<UpstreamConnection, AttemptError> {
     let deadline = engine::now() + settings.connect_timeout;
-    let connecting = engine::net::connect(address, outgoing.from, Some(deadline));
+    let options = &outgoing.socket.options;
+    let connecting = engine::net::connect_with(address, options, Some(deadline));
     let connected = if settings.ignore_client_abort {
         connecting.await
     } else {
@@ -650,7 +661,10 @@ async fn connect(
             note(request, |attempt, elapsed| attempt.connect_time = elapsed);
             Ok(peer)
         }
-        Err(error) => Err(AttemptError::Failed(Failure {
+        Err(error) if outgoing.socket.is_refused(request, &error) => {
+            Err(AttemptError::Refused(500))
+        }
+        Err(ConnectError { error, .. }) => Err(AttemptError::Failed(Failure {
             sent: false,
             ..match address {
                 Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
@@ -720,7 +734,7 @@ async fn send(
     peer.stream.push(Segment::Bytes(outgoing.head.clone()));
     peer.asked = true;
     let pushed = match &outgoing.begun {
-        _ if !settings.pass_request_body => Ok(()),
+        _ if !settings.passes_body() => Ok(()),
         None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
         Some(begun) => stream_body(request, exchange, settings, peer, begun, &mut sent).await,
     };

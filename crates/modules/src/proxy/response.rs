@@ -392,6 +392,10 @@ pub(super) fn apply(
             *member = Some(Bytes::new());
         }
     }
+    if settings.force_ranges {
+        request.response.allow_ranges = true;
+        request.response.single_range = true;
+    }
     Applied::Pass
 }
 
@@ -514,7 +518,7 @@ fn ignores(settings: &Settings, name: &[u8]) -> bool {
 }
 
 /// Whether the client never gets a field of this name.
-fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
+pub(super) fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
     let mut hidden = settings.hidden.iter();
     hidden.any(|hidden| hidden.eq_ignore_ascii_case(name))
 }
@@ -574,6 +578,8 @@ fn keep_over_redirect(
         let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
         if field.known == Known::ContentType {
             set_content_type(request, value);
+        } else if settings.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
+            // As in `copy_field`.
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
             let mut value = Bytes::copy_from_slice(value);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
@@ -650,6 +656,8 @@ fn copy_field(
             request.response.coding = Some(owned.clone());
             request.response.fields.push(field(owned));
         }
+        // Whoever may ask for ranges in any case is told by what cuts them.
+        _ if name.eq_ignore_ascii_case(b"Accept-Ranges") && settings.force_ranges => {}
         _ if name.eq_ignore_ascii_case(b"Accept-Ranges") => {
             request.response.accept_ranges = Some(owned.clone());
             request.response.fields.push(field(owned));

@@ -2,7 +2,6 @@
 
 use http::location::LocationName;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use conf::{
     Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::log;
 use http::module::Content;
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::request::Request;
+use http::size::Size;
 use http::tables;
 use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
@@ -25,7 +24,8 @@ use http::variables::Compiling as _;
 
 use super::buffers;
 use super::cookies::{self, Cookies};
-use super::family::{BindLine, Causes, Family, local_address};
+use super::family::{Causes, Family};
+use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
 use super::target::{self, Scheme, Target};
 
@@ -63,6 +63,17 @@ static HTTP_VERSION: Setting<HttpVersion> =
 static METHOD: Setting<Template> = Setting::new("proxy_method", &["method"], parse::template)
     .contexts(HSL)
     .manual("The method of the upstream's request instead of the client's.");
+
+static BODY: Setting<Template> = Setting::new("proxy_set_body", &["value"], parse::template)
+    .contexts(HSL)
+    .manual(
+        "The body of the upstream's request instead of the client's, which may hold variables.",
+    );
+
+static PASS_TRAILERS: Setting<bool> = Setting::new("proxy_pass_trailers", &["on | off"], parse::flag)
+    .contexts(HSL)
+    .default("off")
+    .manual("Passes trailer fields of the upstream's answer on to the client. Upstreams send them to those that ask: proxy_set_header Connection \"te\"; proxy_set_header TE \"trailers\".");
 
 macro_rules! accepted {
     ($($name:ident = $directive:literal, $manual:literal;)*) => {
@@ -113,6 +124,14 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY.next_upstream_tries,
     &PROXY.next_upstream_timeout,
     &PROXY.buffer_size,
+    &BODY,
+    &PASS_TRAILERS,
+    &PROXY.force_ranges,
+    &PROXY.limit_rate,
+    &PROXY.socket_keepalive,
+    &PROXY.socket_rcvbuf,
+    &PROXY.socket_sndbuf,
+    &PROXY.send_lowat,
     &HEADERS_HASH_MAX_SIZE,
     &HEADERS_HASH_BUCKET_SIZE,
 ];
@@ -136,33 +155,6 @@ pub(super) enum HttpVersion {
     Http10,
     /// `HTTP/1.1`.
     Http11,
-}
-
-/// Where connections to the upstream come from.
-pub(super) enum Bind {
-    /// The kernel chooses.
-    Nothing,
-    /// Always the same; port 0 leaves the port to the kernel.
-    Fixed(SocketAddr),
-    /// With variables.
-    Text(Text),
-}
-
-impl Bind {
-    /// The address for this request; `None` leaves it to the kernel.
-    pub(super) fn address(&self, request: &mut Request) -> Option<SocketAddr> {
-        let text = match self {
-            Bind::Nothing => return None,
-            Bind::Fixed(address) => return Some(*address),
-            Bind::Text(text) => text.evaluate(request),
-        };
-        let address = local_address(&text);
-        if address.is_none() && !text.is_empty() {
-            let text = log::Printable(&text);
-            log::error!(request, Error, "invalid local address \"{text}\"");
-        }
-        address
-    }
 }
 
 /// One `proxy_redirect` as written.
@@ -203,12 +195,17 @@ pub struct Settings {
     pub(super) buffer_size: usize,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
-    pub(super) bind: Bind,
+    /// What goes in the place of the client's body.
+    pub(super) body: Option<Text>,
+    pub(super) socket: SocketSettings,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
     pub(super) hidden: Vec<Box<[u8]>>,
     pub(super) ignored: Vec<Box<[u8]>>,
     pub(super) cookies: Cookies,
+    pub(super) force_ranges: bool,
+    pub(super) pass_trailers: bool,
+    pub(super) limit_rate: Size,
 }
 
 /// A field of `proxy_set_header`.
@@ -259,6 +256,13 @@ impl Feature for Settings {
         cookies::DIRECTIVES[0],
         cookies::DIRECTIVES[1],
         cookies::DIRECTIVES[2],
+        &BODY,
+        &PASS_TRAILERS,
+        &PROXY.force_ranges,
+        &PROXY.limit_rate,
+        &PROXY.socket_keepalive,
+        &PROXY.socket_rcvbuf,
+        &PROXY.socket_sndbuf,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -281,11 +285,6 @@ impl Feature for Settings {
         let mut hidden = lower(scope.written(&PROXY.hide_header)?);
         hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
         hidden.retain(|name| !passed.contains(name));
-        let bind = match scope.written(&PROXY.bind)? {
-            None | Some(BindLine::Off) => Bind::Nothing,
-            Some(BindLine::Fixed(address)) => Bind::Fixed(address),
-            Some(BindLine::Variable(template)) => Bind::Text(compiler.text(&template)),
-        };
         BUFFERS.check(scope, &PROXY.buffer_size)?;
         Ok(Settings {
             connect_timeout: scope.get(&PROXY.connect_timeout)?,
@@ -306,12 +305,25 @@ impl Feature for Settings {
             method: scope
                 .written(&METHOD)?
                 .map(|template| compiler.text(&template)),
-            bind,
+            body: scope
+                .written(&BODY)?
+                .map(|template| compiler.text(&template)),
+            socket: SocketSettings::compile(compiler, scope, &PROXY)?,
             set,
             hidden,
             ignored: lower(scope.written(&PROXY.ignore_headers)?),
             cookies: Cookies::compile(compiler, scope)?,
+            force_ranges: scope.get(&PROXY.force_ranges)?,
+            pass_trailers: scope.get(&PASS_TRAILERS)?,
+            limit_rate: Size::compile(compiler, scope.get(&PROXY.limit_rate)?),
         })
+    }
+}
+
+impl Settings {
+    /// Whether the upstream gets the client's body.
+    pub(super) fn passes_body(&self) -> bool {
+        self.pass_request_body && self.body.is_none()
     }
 }
 
