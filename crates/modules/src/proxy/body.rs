@@ -150,6 +150,11 @@ impl UpstreamBody {
         body
     }
 
+    /// Whether all of it has been given that is to be given, but for its end.
+    pub(super) fn has_given_all(&self) -> bool {
+        self.remaining.is_nothing()
+    }
+
     /// The body has come to its end.
     fn end(&mut self) -> Given {
         self.remaining = Remaining::Nothing;

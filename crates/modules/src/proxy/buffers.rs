@@ -1,4 +1,4 @@
-//! What nginx buffers the answers of upstreams with: accepted and checked, without effect here.
+//! What nginx buffers the answers of upstreams with: accepted and checked, without effect here but for where files go.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>, and the same for other modules. Answers are streamed; only
 //! `*_buffer_size`, which bounds an answer's head, is at work, and stands in `family.rs`.
@@ -27,8 +27,8 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// The directives that begin with this prefix.
-    pub(super) const fn of(prefix: &'static str) -> Family {
+    /// The directives that begin with this prefix, and the directory where no line names one.
+    pub(super) const fn of(prefix: &'static str, default_path: &'static str) -> Family {
         Family {
             buffers: Setting::family(prefix, "buffers", &["number size"], parse::buffers)
                 .contexts(HSL)
@@ -46,8 +46,8 @@ impl Family {
             )
             .contexts(HSL)
             .arity(Arity::between(1, 4))
-            .no_effect(NO_FILE)
-            .manual("Where nginx puts what its buffers do not hold of an answer."),
+            .default(default_path)
+            .manual("Where answers that are stored lie until they are whole. The levels of subdirectories are accepted; files lie in the directory itself."),
             max_temp_file_size: size(prefix, "max_temp_file_size", NO_FILE)
                 .manual("How much of an answer nginx puts into a temporary file."),
             temp_file_write_size: size(prefix, "temp_file_write_size", NO_FILE)

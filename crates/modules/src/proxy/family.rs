@@ -10,6 +10,8 @@ use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word, parse};
 use http::size::WrittenSize;
 
+use super::store::{self, StoreLine};
+
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// What the modules have in common. nginx's manual says it under each of their names.
@@ -37,6 +39,8 @@ pub(super) struct Family {
     pub(super) socket_rcvbuf: Setting<u64>,
     pub(super) socket_sndbuf: Setting<u64>,
     pub(super) send_lowat: Setting<u64>,
+    pub(super) store: Setting<StoreLine>,
+    pub(super) store_access: Setting<u32>,
 }
 
 impl Family {
@@ -118,6 +122,20 @@ impl Family {
             send_lowat: socket_size(prefix, "send_lowat")
                 .no_effect("Linux has no low-water mark for sending")
                 .manual("On BSD: how much room must be in the kernel's send buffer before more is written to the upstream."),
+            store: Setting::family(prefix, "store", &["on | off | path"], store::parse)
+                .contexts(HSL)
+                .default("off")
+                .manual("Stores the body of each answer with status 200 as a file: with on where root or alias put the URI, else at the path, which may hold variables. Directories are made. The file comes into its place when the answer is whole, with the time of its Last-Modified, and before the client has the end of it. Only buffered answers are stored; that the client leaves stops nothing."),
+            store_access: Setting::family(
+                prefix,
+                "store_access",
+                &["users:permissions ..."],
+                parse::access,
+            )
+            .contexts(HSL)
+            .arity(Arity::between(1, 3))
+            .default("user:rw")
+            .manual("The permissions of stored files and of directories for them: `user:`, `group:` or `all:` with `r` or `rw`. Without `user:` the user may read and write."),
         }
     }
 }
@@ -337,9 +355,9 @@ mod tests {
 
     // As two modules of one program would have them.
     static PROXY: Family = Family::of("proxy_");
-    static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_");
+    static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_", "proxy_temp");
     static OTHER: Family = Family::of("other_");
-    static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_");
+    static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_", "other_temp");
     static OTHER_TLS: ssl::Family = ssl::Family::of("other_");
 
     const BOTH: &[&dyn Declared] = &[

@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it
-//! (at its `pace`, with its `trailers`), `tunnel` carries upgraded
+//! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
 //! connections. Which server of a group is asked is the business of `upstream`.
 
 pub mod attempts;
@@ -17,6 +17,7 @@ mod response;
 mod settings;
 mod socket;
 mod ssl;
+mod store;
 mod target;
 mod trailers;
 mod tunnel;
@@ -332,7 +333,12 @@ async fn pass_on(
     };
     let seen = Attempts::enter(request);
     let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds, rate);
-    Ok(Step::Respond(Body::Source(Box::new(body))))
+    Ok(Step::Respond(Body::Source(match &settings.store {
+        Some(store) if holds && !is_head && answer.head.status() == 200 => {
+            store.begin(request, response::last_modified(&answer), body)
+        }
+        _ => Box::new(body),
+    })))
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.

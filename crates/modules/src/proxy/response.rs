@@ -399,6 +399,11 @@ pub(super) fn apply(
     Applied::Pass
 }
 
+/// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
+pub(super) fn last_modified(answer: &UpstreamResponse) -> Option<i64> {
+    proto::date::parse_http(answer.head.value(Known::LastModified, &answer.bytes)?)
+}
+
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
 pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> bool {
     let mut buffered = settings.buffering;

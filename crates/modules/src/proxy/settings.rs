@@ -27,6 +27,7 @@ use super::cookies::{self, Cookies};
 use super::family::{Causes, Family};
 use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
+use super::store::Store;
 use super::target::{self, Scheme, Target};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -95,7 +96,7 @@ accepted! {
 static PROXY: Family = Family::of("proxy_");
 
 /// What it shares with those that buffer answers.
-static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
+static BUFFERS: buffers::Family = buffers::Family::of("proxy_", "proxy_temp");
 
 /// Where nginx puts what its buffers do not hold.
 static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
@@ -132,6 +133,8 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY.socket_rcvbuf,
     &PROXY.socket_sndbuf,
     &PROXY.send_lowat,
+    &PROXY.store,
+    &PROXY.store_access,
     &HEADERS_HASH_MAX_SIZE,
     &HEADERS_HASH_BUCKET_SIZE,
 ];
@@ -206,6 +209,7 @@ pub struct Settings {
     pub(super) force_ranges: bool,
     pub(super) pass_trailers: bool,
     pub(super) limit_rate: Size,
+    pub(super) store: Option<Store>,
 }
 
 /// A field of `proxy_set_header`.
@@ -263,6 +267,9 @@ impl Feature for Settings {
         &PROXY.socket_keepalive,
         &PROXY.socket_rcvbuf,
         &PROXY.socket_sndbuf,
+        &PROXY.store,
+        &PROXY.store_access,
+        TEMP_PATH,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -285,6 +292,13 @@ impl Feature for Settings {
         let mut hidden = lower(scope.written(&PROXY.hide_header)?);
         hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
         hidden.retain(|name| !passed.contains(name));
+        let store = Store::compile(
+            compiler,
+            scope,
+            &PROXY.store,
+            &PROXY.store_access,
+            TEMP_PATH,
+        )?;
         BUFFERS.check(scope, &PROXY.buffer_size)?;
         Ok(Settings {
             connect_timeout: scope.get(&PROXY.connect_timeout)?,
@@ -295,7 +309,8 @@ impl Feature for Settings {
             pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
             pass_request_body: scope.get(&PROXY.pass_request_body)?,
             intercept_errors: scope.get(&PROXY.intercept_errors)?,
-            ignore_client_abort: scope.get(&PROXY.ignore_client_abort)?,
+            // What is to be stored is fetched in any case.
+            ignore_client_abort: scope.get(&PROXY.ignore_client_abort)? || store.is_some(),
             next_upstream: scope.get(&PROXY.next_upstream)?,
             next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
                 .unwrap_or(usize::MAX),
@@ -316,6 +331,7 @@ impl Feature for Settings {
             force_ranges: scope.get(&PROXY.force_ranges)?,
             pass_trailers: scope.get(&PASS_TRAILERS)?,
             limit_rate: Size::compile(compiler, scope.get(&PROXY.limit_rate)?),
+            store,
         })
     }
 }

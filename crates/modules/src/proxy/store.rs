@@ -1,0 +1,435 @@
+//! `proxy_store`: an upstream's answers kept as files.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_store>. The body of a 200 goes to a temporary file while the
+//! client is sent it, and takes its place when it is whole, before the client has its end: who has the answer finds the file.
+//! It is read to its end though the client leaves. As in nginx only what is buffered is stored; what an answer to HEAD has no
+//! body for is not, which nginx does where no Content-Length tells otherwise.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::future::{Future, poll_fn};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use conf::{Fault, ScopeRef, Setter, Setting, Template};
+use framework::compile::Compiler;
+use http::exchange::Abort;
+use http::log::{Errno, Level};
+use http::output::Piece;
+use http::request::Request;
+use http::response::Field;
+use http::source::{Given, Source, Told};
+use http::text::Text;
+use http::variables::Compiling as _;
+
+use super::READING_BODY;
+use super::body::UpstreamBody;
+use crate::rename::{Done, Rename, remove_temporary, shown};
+
+/// How much of a body waits to be written, beside what is being written.
+const QUEUED_MAX: usize = 64 * 1024;
+
+/// How far names jump where one is taken.
+const NAME_JUMP: u64 = 123_456;
+
+/// `*_store` as written.
+pub(super) enum StoreLine {
+    Off,
+    On,
+    Path(Template),
+}
+
+/// Reads `*_store`.
+pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
+    let word = setter.word()?;
+    match &*word.bytes {
+        b"off" => Ok(StoreLine::Off),
+        b"" => Err(Fault::at(word, "empty path")),
+        b"on" => Ok(StoreLine::On),
+        _ => Template::parse(word).map(StoreLine::Path),
+    }
+}
+
+/// What a scope says about storing.
+pub(super) struct Store {
+    /// Where answers go; nothing for the file that `root` or `alias` makes of the URI.
+    path: Option<Text>,
+    access: u32,
+    /// Where they are while they come.
+    directory: PathBuf,
+}
+
+impl Store {
+    /// Nothing where answers are not stored.
+    pub(super) fn compile(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        store: &Setting<StoreLine>,
+        access: &Setting<u32>,
+        directory: &Setting<PathBuf>,
+    ) -> Result<Option<Store>, Fault> {
+        let path = match scope.get(store)? {
+            StoreLine::Off => return Ok(None),
+            StoreLine::On => None,
+            StoreLine::Path(template) => Some(compiler.text(&template)),
+        };
+        Ok(Some(Store {
+            path,
+            access: scope.get(access)?,
+            directory: compiler.directory(&scope.get(directory)?),
+        }))
+    }
+
+    /// What becomes of the answer's body, which is that of a buffered 200 to another method than HEAD. `modified` is the
+    /// answer's Last-Modified.
+    pub(super) fn begin(
+        &self,
+        request: &mut Request,
+        modified: Option<i64>,
+        body: UpstreamBody,
+    ) -> Box<dyn Source> {
+        let target = match &self.path {
+            Some(text) => text.evaluate(request).to_vec(),
+            None if request.has_filename() => request.filename(),
+            None => Vec::new(),
+        };
+        if target.is_empty() {
+            return Box::new(body);
+        }
+        Box::new(Stored(Some(Storing {
+            body,
+            writer: Writer {
+                target: Target {
+                    directory: self.directory.clone(),
+                    path: Request::path_of(&target),
+                    access: self.access,
+                    modified,
+                },
+                queue: Vec::new(),
+                queued: 0,
+                work: Work::Idle(None),
+            },
+            held: None,
+            begun: false,
+            body_waits: false,
+            told: VecDeque::new(),
+        })))
+    }
+}
+
+/// Where a file belongs.
+#[derive(Clone)]
+struct Target {
+    directory: PathBuf,
+    path: PathBuf,
+    access: u32,
+    modified: Option<i64>,
+}
+
+/// A file that is not yet where it belongs; it is gone when this is.
+struct Temporary {
+    file: File,
+    /// Nothing once it has its place, or is gone.
+    path: Option<PathBuf>,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            engine::background(move || {
+                let _ = std::fs::remove_file(path);
+            });
+        }
+    }
+}
+
+impl Temporary {
+    fn create(directory: &Path) -> Result<Temporary, Done> {
+        static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut step = 1;
+        loop {
+            let number = NEXT_NAME.fetch_add(step, Ordering::Relaxed) % 10_000_000_000;
+            let path = directory.join(format!("{number:010}"));
+            match options.open(&path) {
+                Ok(file) => {
+                    return Ok(Temporary {
+                        file,
+                        path: Some(path),
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => step = NAME_JUMP,
+                Err(error) => {
+                    let mut done = Done::default();
+                    done.failed(Level::Crit, "open()", &path, &error);
+                    return Err(done);
+                }
+            }
+        }
+    }
+
+    /// Writes more of the file, which is made if there is none.
+    fn write(
+        begun: Option<Temporary>,
+        target: &Target,
+        parts: &[Bytes],
+    ) -> Result<Temporary, Done> {
+        let mut temporary = match begun {
+            Some(temporary) => temporary,
+            None => Temporary::create(&target.directory)?,
+        };
+        for part in parts {
+            if let Err(error) = temporary.file.write_all(part) {
+                let mut done = Done::default();
+                let path = shown(temporary.path.as_deref().unwrap_or(Path::new("")));
+                let error = Errno(&error);
+                done.line(Level::Crit, format!("write() \"{path}\" failed {error}"));
+                return Err(done);
+            }
+        }
+        Ok(temporary)
+    }
+
+    /// Puts the file in its place; what there is to log comes back.
+    fn place(mut self, target: &Target) -> Done {
+        let mut done = Done::default();
+        let Some(path) = self.path.take() else {
+            return done;
+        };
+        let rename = Rename {
+            source: &path,
+            target: &target.path,
+            access: Some(target.access),
+            path_access: target.access,
+            modified: target.modified,
+            create_path: true,
+        };
+        if !rename.run(&mut done) {
+            remove_temporary(&path, &mut done);
+        }
+        done
+    }
+}
+
+/// What the pool does for a file.
+type Job<T> = Pin<Box<dyn Future<Output = T>>>;
+
+enum Work {
+    Idle(Option<Temporary>),
+    Writing(Job<Result<Temporary, Done>>),
+    Placing(Job<Done>),
+    /// The file is in its place, or there is none.
+    Over,
+}
+
+/// Writes a body to its file.
+struct Writer {
+    target: Target,
+    queue: Vec<Bytes>,
+    queued: usize,
+    work: Work,
+}
+
+impl Writer {
+    fn add(&mut self, bytes: Bytes) {
+        if !self.is_over() {
+            self.queued += bytes.len();
+            self.queue.push(bytes);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.work, Work::Over)
+    }
+
+    /// Nothing is stored.
+    fn give_up(&mut self) {
+        self.work = Work::Over;
+        self.queue.clear();
+        self.queued = 0;
+    }
+
+    /// Goes on until nothing is left to write and, where the body has ended, the file is in its place. Lines for the log come
+    /// back.
+    fn poll(&mut self, ended: bool, context: &mut Context<'_>) -> Poll<Vec<(Level, String)>> {
+        loop {
+            match &mut self.work {
+                Work::Writing(job) => match ready!(job.as_mut().poll(context)) {
+                    Ok(temporary) => self.work = Work::Idle(Some(temporary)),
+                    Err(done) => {
+                        self.give_up();
+                        return Poll::Ready(done.lines);
+                    }
+                },
+                Work::Placing(job) => {
+                    let done = ready!(job.as_mut().poll(context));
+                    self.give_up();
+                    return Poll::Ready(done.lines);
+                }
+                Work::Over => return Poll::Ready(Vec::new()),
+                Work::Idle(_) if self.queue.is_empty() && !ended => {
+                    return Poll::Ready(Vec::new());
+                }
+                Work::Idle(begun) => {
+                    let begun = begun.take();
+                    let target = self.target.clone();
+                    let parts = std::mem::take(&mut self.queue);
+                    self.queued = 0;
+                    self.work = match begun {
+                        Some(temporary) if parts.is_empty() => {
+                            Work::Placing(Box::pin(engine::blocking(move || {
+                                temporary.place(&target)
+                            })))
+                        }
+                        begun => Work::Writing(Box::pin(engine::blocking(move || {
+                            Temporary::write(begun, &target, &parts)
+                        }))),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// A body that is stored while it is given.
+struct Storing {
+    body: UpstreamBody,
+    writer: Writer,
+    /// What is given once the file is in its place: the last piece, or the end.
+    held: Option<Given>,
+    /// Whether somebody has asked for the body.
+    begun: bool,
+    /// Whether the body had nothing ready.
+    body_waits: bool,
+    told: VecDeque<Told>,
+}
+
+impl Storing {
+    fn must_wait(&self) -> bool {
+        !self.writer.is_over() && (self.held.is_some() || self.writer.queued >= QUEUED_MAX)
+    }
+
+    fn next(&mut self) -> Given {
+        self.begun = true;
+        if let Some(told) = self.told.pop_front() {
+            return Given::Told(told);
+        }
+        if self.must_wait() {
+            return Given::Nothing;
+        }
+        if let Some(held) = self.held.take() {
+            return held;
+        }
+        let given = self.body.next();
+        self.body_waits = matches!(given, Given::Nothing);
+        let is_last = match &given {
+            Given::Piece(Piece::Bytes(bytes)) => {
+                self.writer.add(bytes.clone());
+                self.body.has_given_all()
+            }
+            Given::End => true,
+            Given::Broken(_) => {
+                self.writer.give_up();
+                false
+            }
+            _ => false,
+        };
+        if is_last && !self.writer.is_over() {
+            self.held = Some(given);
+            return Given::Nothing;
+        }
+        given
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let written = self.writer.poll(self.held.is_some(), context);
+        if let Poll::Ready(lines) = written {
+            let lines = lines
+                .into_iter()
+                .map(|(level, text)| Told::new(level, format!("{text} {READING_BODY}")));
+            self.told.extend(lines);
+            if !self.told.is_empty() {
+                return Poll::Ready(());
+            }
+        }
+        match self.body_waits {
+            _ if self.must_wait() => Poll::Pending,
+            true => self.body.poll_more(context),
+            false => Poll::Ready(()),
+        }
+    }
+
+    /// Reads what is left, for the file alone.
+    async fn finish(mut self) {
+        while !self.writer.is_over() {
+            match self.next() {
+                Given::End | Given::Broken(_) => break,
+                Given::Nothing => poll_fn(|context| self.poll_more(context)).await,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The same as a source: what is left of it when it is dropped is read and stored by a task of its own.
+struct Stored(Option<Storing>);
+
+impl std::fmt::Debug for Stored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stored")
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if let Some(storing) = self.0.take()
+            && storing.begun
+            && !storing.writer.is_over()
+        {
+            engine::spawn(storing.finish());
+        }
+    }
+}
+
+impl Source for Stored {
+    fn next(&mut self) -> Given {
+        self.0.as_mut().map_or(Given::End, Storing::next)
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let storing = self.0.as_mut();
+        storing.map_or(Poll::Ready(()), |storing| storing.poll_more(context))
+    }
+
+    fn is_whole(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|storing| storing.body.is_whole())
+    }
+
+    fn outlives_client(&self) -> bool {
+        true
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        let storing = self.0.as_mut();
+        storing.map_or(Vec::new(), |storing| storing.body.trailers())
+    }
+
+    fn give_up(&mut self, left: &Abort) -> Told {
+        match &mut self.0 {
+            Some(storing) => storing.body.give_up(left),
+            None => super::told_left(left, READING_BODY),
+        }
+    }
+
+    fn beginning(&self) -> &'static str {
+        super::response::WHILE_READING
+    }
+}
