@@ -30,7 +30,7 @@ use server::Compiled;
 use transport::listen::ListenerId;
 
 use crate::cli::NGINX_VERSION;
-use crate::main_level::{self, MainLevel};
+use crate::main_level::{self, MainLevel, binds_to_foreign_addresses};
 
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
@@ -373,8 +373,15 @@ fn log(file: Arc<LogFile>) -> Need {
 }
 
 /// The lines of the main level and of its `events` block that a running worker process cannot
-/// follow when they change.
+/// follow when they change, and the first that asks for a capability, which it has given away.
 fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
+    fn new_process_line(line: &Line) -> NewProcessLine {
+        NewProcessLine {
+            name: line.name.text().into_owned(),
+            text: text(line),
+            place: line.position.to_string(),
+        }
+    }
     fn collect(scope: ScopeRef<'_>, lines: &mut Vec<NewProcessLine>) {
         for line in scope.lines() {
             let name = line.name.text();
@@ -382,15 +389,17 @@ fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
                 .find(&name)
                 .any(|spec| spec.reload == Reload::NewProcess)
             {
-                lines.push(NewProcessLine {
-                    name: line.name.text().into_owned(),
-                    text: text(line),
-                    place: line.position.to_string(),
-                });
+                lines.push(new_process_line(line));
             }
         }
     }
     let mut lines = Vec::new();
+    let mut all = tree.scopes().flat_map(ScopeRef::lines);
+    let first = all.find(|line| binds_to_foreign_addresses(line));
+    lines.extend(first.map(|line| NewProcessLine {
+        text: String::new(), // any will do
+        ..new_process_line(line)
+    }));
     collect(tree.root(), &mut lines);
     tree.root()
         .children("events")

@@ -309,8 +309,27 @@ fn identity(
         Err(_) if !is_written => Identity::resolve(&name, None),
         found => found,
     }
-    .map(Some)
+    .map(|identity| {
+        let keeps_raw_network = root.tree().scopes().any(|scope| {
+            let mut lines = scope.lines().iter();
+            lines.any(binds_to_foreign_addresses)
+        });
+        Some(Identity {
+            keeps_raw_network,
+            ..identity
+        })
+    })
     .map_err(|error| Fault::at(&user, error.to_string()))
+}
+
+/// Whether a line has worker processes connect from addresses that the machine does not have: `proxy_bind … transparent`,
+/// and the like of other modules.
+pub(crate) fn binds_to_foreign_addresses(line: &Line) -> bool {
+    let transparent = line
+        .args
+        .get(1)
+        .is_some_and(|word| &*word.bytes == b"transparent");
+    transparent && line.name.bytes.ends_with(b"_bind")
 }
 
 /// More threads than any machine has use for; nginx has no limit, but no thousand processes

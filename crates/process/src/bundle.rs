@@ -183,6 +183,7 @@ impl Contents {
                 writer.list(&identity.groups, |writer, group| {
                     writer.number(u64::from(*group))
                 });
+                writer.number(u64::from(identity.keeps_raw_network));
             }
         }));
         let open_files_max = self.process.open_files_max;
@@ -236,6 +237,7 @@ impl Contents {
                 user: reader.number32("user")?,
                 group: reader.number32("group")?,
                 groups: reader.list(|reader| reader.number32("group"))?,
+                keeps_raw_network: reader.number()? != 0,
             })
         })?;
         let open_files_max = reader.option(Reader::number)?;
@@ -468,6 +470,7 @@ mod tests {
                     user: 33,
                     group: 33,
                     groups: vec![33, 4],
+                    keeps_raw_network: true,
                 }),
                 open_files_max: Some(20_000),
                 priority: -5,

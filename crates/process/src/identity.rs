@@ -10,6 +10,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 
 /// A user with everything that a process needs to become that user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Identity {
     pub group: u32,
     /// The numbers of all groups.
     pub groups: Vec<u32>,
+    /// Whether it may connect from addresses that the machine does not have (`CAP_NET_RAW`).
+    pub keeps_raw_network: bool,
 }
 
 /// Why a name is no user's.
@@ -61,6 +64,7 @@ impl Identity {
             user: number,
             group,
             groups: groups(user, group),
+            keeps_raw_network: false,
         })
     }
 
@@ -68,6 +72,7 @@ impl Identity {
     /// call that failed, in nginx's words.
     pub(crate) fn assume(&self) -> Result<(), String> {
         let Identity { user, group, .. } = *self;
+        let keeps = self.keeps_raw_network && user != 0;
         let failed = |call: String| crate::log::failure(&call, &io::Error::last_os_error());
         // SAFETY: setgroups reads as many numbers as the slice has; the others take numbers. The
         // C library applies each of them to every thread of the process.
@@ -78,8 +83,23 @@ impl Identity {
             if libc::setgid(group) != 0 {
                 return Err(failed(format!("setgid({group}) failed")));
             }
+            if keeps {
+                set_keep_capabilities(true).map_err(|error| {
+                    crate::log::failure("prctl(PR_SET_KEEPCAPS, 1) failed", &error.into())
+                })?;
+            }
             if libc::setuid(user) != 0 {
                 return Err(failed(format!("setuid({user}) failed")));
+            }
+            if keeps {
+                // This is the process's only thread: those to come have what it has.
+                let only = CapabilitySets {
+                    effective: CapabilitySet::NET_RAW,
+                    permitted: CapabilitySet::NET_RAW,
+                    inheritable: CapabilitySet::empty(),
+                };
+                set_capabilities(None, only)
+                    .map_err(|error| crate::log::failure("capset() failed", &error.into()))?;
             }
             if user != 0 && libc::setuid(0) == 0 {
                 return Err(format!("setuid({user}) could be undone"));
