@@ -6,12 +6,14 @@
 //! body for is not, which nginx does where no Content-Length tells otherwise.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
@@ -26,6 +28,7 @@ use http::response::Field;
 use http::source::{Given, Source, Told};
 use http::text::Text;
 use http::variables::Compiling as _;
+use logs::{ErrorLog, Subject, Subsystem};
 
 use super::READING_BODY;
 use super::body::UpstreamBody;
@@ -118,6 +121,7 @@ impl Store {
             begun: false,
             body_waits: false,
             told: VecDeque::new(),
+            about: About::of(request),
         })))
     }
 }
@@ -308,6 +312,55 @@ struct Storing {
     /// Whether the body had nothing ready.
     body_waits: bool,
     told: VecDeque<Told>,
+    about: About,
+}
+
+/// The request whose answer is stored, for lines of the log once it is gone.
+struct About {
+    log: Arc<ErrorLog>,
+    is_debugged: bool,
+    serial: Option<u64>,
+    /// What stands behind the text.
+    fields: String,
+}
+
+impl About {
+    fn of(request: &Request) -> About {
+        let mut fields = String::new();
+        let _ = request.describe(&mut fields); // a string takes all
+        About {
+            log: Arc::clone(request.error_log()),
+            is_debugged: request.is_debugged(),
+            serial: request.serial(),
+            fields,
+        }
+    }
+}
+
+impl Subject for About {
+    fn admits(&self, level: Level) -> bool {
+        self.log.admits(level, Subsystem::Http) || self.is_debugged
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(&self.log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.is_debugged
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.serial
+    }
+
+    fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(&self.fields)
+    }
 }
 
 impl Storing {
@@ -371,17 +424,19 @@ impl Storing {
             match self.next() {
                 Given::End | Given::Broken(_) => break,
                 Given::Nothing => poll_fn(|context| self.poll_more(context)).await,
-                _ => {}
+                Given::Told(told) => told.write(&self.about),
+                Given::Piece(_) => {}
             }
         }
+        self.told.drain(..).for_each(|told| told.write(&self.about));
     }
 }
 
 /// The same as a source: what is left of it when it is dropped is read and stored by a task of its own.
 struct Stored(Option<Storing>);
 
-impl std::fmt::Debug for Stored {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stored")
     }
 }

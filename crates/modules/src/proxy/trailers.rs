@@ -101,7 +101,7 @@ mod tests {
         );
         let too_big = Err("upstream sent too big trailers".to_owned());
         assert_eq!(read(&["A: b\r\nC: d\r\n\r\n"], 13), too_big);
-        let invalid = read(&["A: b\r\nC\r\n"], 99).unwrap_err();
+        let invalid = read(&["A: b\r\nno field\r\n"], 99).unwrap_err();
         assert!(
             invalid.starts_with("upstream sent invalid trailer: "),
             "{invalid}"

@@ -1,0 +1,142 @@
+//! What the sockets are like that connections to upstreams are made with. No client can see it: the kernel is asked, by a
+//! copy of the descriptor.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use support::{PATIENCE, Server};
+
+/// The socket of a process that is connected to this address.
+fn socket_to(pid: u32, address: SocketAddr) -> Option<OwnedFd> {
+    let process = Pid::from_raw(pid.cast_signed())?;
+    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
+        let name = entry.ok()?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else {
+            continue;
+        };
+        let peer = rustix::net::getpeername(&copy).ok().flatten();
+        if peer.and_then(|peer| SocketAddr::try_from(peer).ok()) == Some(address) {
+            return Some(copy);
+        }
+    }
+    None
+}
+
+/// What the server's socket to an upstream is like for a request for `path`.
+fn looked_at<T>(
+    server: &Server,
+    upstream: &TcpListener,
+    path: &str,
+    look: impl FnOnce(&OwnedFd) -> T,
+) -> T {
+    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).unwrap();
+    let (mut peer, _) = upstream.accept().unwrap();
+    let address = upstream.local_addr().unwrap();
+    let mut workers = server.workers().into_iter();
+    let found = workers.find_map(|pid| socket_to(pid, address)).unwrap();
+    let seen = look(&found);
+    drop(found);
+    peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        .unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+    seen
+}
+
+#[test]
+fn options_are_set_before_connecting() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = upstream.local_addr().unwrap().port();
+    let pass = format!("proxy_pass http://127.0.0.1:{port}");
+    let lines = format!(
+        "location /plain {{ {pass}; }}
+         location /off {{ proxy_socket_keepalive off; proxy_socket_rcvbuf 0; proxy_socket_sndbuf 0; {pass}; }}
+         location /keepalive {{ proxy_socket_keepalive on; {pass}; }}
+         location /rcvbuf {{ proxy_socket_rcvbuf 32k; {pass}; }}
+         location /sndbuf {{ proxy_socket_sndbuf 48k; {pass}; }}"
+    );
+    let server = Server::start("", &lines);
+    let keepalive = |path| {
+        looked_at(&server, &upstream, path, |socket| {
+            sockopt::socket_keepalive(socket.as_fd()).unwrap()
+        })
+    };
+    assert!(!keepalive("/plain"));
+    assert!(!keepalive("/off"));
+    assert!(keepalive("/keepalive"));
+    // The kernel doubles what it is asked for.
+    let receive = |path| {
+        looked_at(&server, &upstream, path, |socket| {
+            sockopt::socket_recv_buffer_size(socket.as_fd()).unwrap()
+        })
+    };
+    assert_eq!(receive("/rcvbuf"), 64 * 1024);
+    assert_eq!(receive("/off"), receive("/plain"));
+    assert_ne!(receive("/plain"), 64 * 1024);
+    let send = |path| {
+        looked_at(&server, &upstream, path, |socket| {
+            sockopt::socket_send_buffer_size(socket.as_fd()).unwrap()
+        })
+    };
+    assert_eq!(send("/sndbuf"), 96 * 1024);
+    assert_eq!(send("/off"), send("/plain"));
+    assert_ne!(send("/plain"), 96 * 1024);
+}
+
+/// Whether this process, and so the server's worker, may have `CAP_NET_RAW`.
+fn is_privileged() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = u64::from_str_radix(effective.unwrap_or_default().trim(), 16).unwrap();
+    effective >> 13 & 1 == 1
+}
+
+/// What 192.0.2.1, which no machine has, means for a request.
+#[test]
+fn addresses_of_others_take_a_privilege() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = upstream.local_addr().unwrap().port();
+    let pass = format!("proxy_connect_timeout 500ms; proxy_pass http://127.0.0.1:{port}");
+    let lines = format!(
+        "location /foreign {{ proxy_bind 192.0.2.1; {pass}; }}
+         location /transparent {{ proxy_bind 192.0.2.1 transparent; {pass}; }}
+         location /variable {{ proxy_bind $arg_address transparent; {pass}; }}"
+    );
+    let server = Server::start("", &lines);
+    let status = |path: &str| server.connect().get(path).unwrap().status;
+    assert_eq!(status("/foreign"), 500);
+    let refused = "[crit]";
+    server.wait_for_log(
+        "bind(192.0.2.1) failed (99: Cannot assign requested address) while connecting to upstream",
+    );
+    assert!(server.error_log().contains(refused));
+    if is_privileged() {
+        // It gets as far as the network, where such a connection comes to nothing.
+        assert!(matches!(status("/transparent"), 502 | 504));
+        assert!(!server.error_log().contains("TRANSPARENT"));
+        assert!(!server.error_log().contains("bind(192.0.2.1) failed (1:"));
+        // A copy of the capability is all that worker processes keep.
+        for pid in server.workers() {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            let is_root = line("Uid:").unwrap().trim_start().starts_with("0\t");
+            assert!(is_root || line("CapEff:").unwrap().trim() == "0000000000002000");
+        }
+    } else {
+        assert_eq!(status("/transparent"), 500);
+        server.wait_for_log("setsockopt(IP_TRANSPARENT) failed (1: Operation not permitted) while connecting to upstream");
+        assert_eq!(status("/variable?address=[2001:db8::1]:1"), 500);
+        server.wait_for_log("setsockopt(IPV6_TRANSPARENT) failed (1: Operation not permitted)");
+    }
+}
