@@ -1,4 +1,4 @@
-//! Files that take their place under another name, at once for everybody who looks: a body that WebDAV or `proxy_store` puts
+//! Files that take their place under another name, at once for every process that looks: a body that WebDAV or `proxy_store` puts
 //! somewhere.
 //!
 //! Everything here blocks, so it runs on the thread pool. A request is out of reach there: what is to be logged comes back.
