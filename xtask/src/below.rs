@@ -32,7 +32,9 @@ pub fn findings(root: &Path, files: &[String]) -> Vec<String> {
 
 fn judge(files: &[(String, String)]) -> Vec<String> {
     let of_modules = declared(files, |file| file.starts_with(MODULES));
-    let others = declared(files, |file| !file.starts_with(MODULES));
+    let is_other = |file: &str| !file.starts_with(MODULES);
+    let mut others = declared(files, is_other);
+    others.extend(declared_by_macros(files, is_other));
     let names: BTreeSet<&str> = of_modules.difference(&others).copied().collect();
     let is_below = |file: &str| BELOW.iter().any(|folder| file.starts_with(folder));
     let mut findings = Vec::new();
@@ -73,6 +75,22 @@ fn declared(files: &[(String, String)], are_these: impl Fn(&str) -> bool) -> BTr
     names.filter(|name| name.contains('_')).collect()
 }
 
+/// The same of those that a macro of the file declares: `NAME: Type = "name", …`.
+fn declared_by_macros(
+    files: &[(String, String)],
+    are_these: impl Fn(&str) -> bool,
+) -> BTreeSet<&str> {
+    let these = files.iter().filter(|(file, _)| are_these(file));
+    let lines = these.flat_map(|(_, text)| text.lines());
+    let names = lines.filter_map(|line| {
+        let (left, right) = line.trim_start().split_once(" = \"")?;
+        let name = left.split(':').next()?;
+        let is_constant = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        (name.chars().all(is_constant) && left.contains(':')).then(|| right.split('"').next())?
+    });
+    names.filter(|name| name.contains('_')).collect()
+}
+
 /// The texts of a line: what stands between two quotes.
 fn texts(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2)
@@ -91,11 +109,11 @@ mod tests {
         let files = [
             (
                 "crates/modules/src/dav.rs",
-                "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);",
+                "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);\nstatic E: Setting<()> = Setting::new(\"by_a_macro\", &[]);",
             ),
             (
                 "crates/http/src/core.rs",
-                "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
+                "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n    D: u64 = \"by_a_macro\", parse;\nfn g() { is(\"by_a_macro\") }\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
             ),
             (
                 "crates/server/src/explain.rs",
@@ -105,7 +123,7 @@ mod tests {
         let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
         assert_eq!(
             judge(&files),
-            ["crates/http/src/core.rs:3: names `dav_access`, a directive of a module"]
+            ["crates/http/src/core.rs:5: names `dav_access`, a directive of a module"]
         );
     }
 }

@@ -34,7 +34,7 @@ struct Proxy {
 }
 
 /// Serves clients of this address from this port, whose answers have so many bytes, until it is killed.
-pub fn serve(address: &str, upstream: u16, response: usize) -> std::io::Result<()> {
+pub(crate) fn serve(address: &str, upstream: u16, response: usize) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, 4096)?;
     let mut proxy = Proxy {
