@@ -28,6 +28,11 @@ struct Seen {
 
 impl Upstream {
     fn start() -> Upstream {
+        Upstream::with_pause(Duration::ZERO)
+    }
+
+    /// One that pauses between head and body of each answer.
+    fn with_pause(pause: Duration) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Seen::default());
@@ -37,7 +42,7 @@ impl Upstream {
                 let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
-                    let _ = serve(stream, number, &shared);
+                    let _ = serve(stream, number, pause, &shared);
                     shared.ended.fetch_add(1, Ordering::SeqCst);
                 });
             }
@@ -57,7 +62,12 @@ impl Upstream {
 }
 
 /// Reads requests of one connection and answers them, as their paths say.
-fn serve(mut stream: TcpStream, number: usize, seen: &Seen) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    number: usize,
+    pause: Duration,
+    seen: &Seen,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut unread = Vec::new();
     let mut count = 0;
@@ -131,7 +141,10 @@ fn serve(mut stream: TcpStream, number: usize, seen: &Seen) -> std::io::Result<(
                     "HEAD" => fine("").replace(&format!("by {number}"), ""),
                     _ => fine(""),
                 };
-                stream.write_all(head.as_bytes())?;
+                let (head, body) = head.split_once("\r\n\r\n").unwrap_or((&head, ""));
+                stream.write_all(format!("{head}\r\n\r\n").as_bytes())?;
+                thread::sleep(pause);
+                stream.write_all(body.as_bytes())?;
             }
         }
     }
@@ -703,5 +716,69 @@ fn requests_wait_for_a_server_in_their_order() {
         server.wait_for_line("queue.log", "/too-late 502 0.");
         drop(held);
         wait_for("a free place", || body_of(&server, "/").starts_with("200"));
+    }
+}
+
+/// How many of so many requests each of two servers is given, `method` choosing; bodies of the second come later than their heads.
+fn shares(method: &str, requests: usize) -> [usize; 2] {
+    let upstreams = [Duration::ZERO, Duration::from_millis(60)].map(Upstream::with_pause);
+    let [quick, slow] = [0, 1].map(|at: usize| upstreams[at].port);
+    let lines = format!(
+        "location / {{ proxy_pass http://u; }}
+         [http]
+         upstream u {{ zone shares 64k; {method} server 127.0.0.1:{quick}; server 127.0.0.1:{slow}; }}"
+    );
+    let server = Server::start(engines::EPOLL, &lines);
+    let seen = |at: usize| upstreams[at].seen.requests.lock().unwrap().len();
+    for _ in 0..requests {
+        assert!(body_of(&server, "/").starts_with("200"));
+    }
+    [seen(0), seen(1)]
+}
+
+#[test]
+fn a_method_decides_who_is_asked() {
+    assert_eq!(shares("", 10), [5, 5]);
+    // Heads of both come at once, bodies do not.
+    assert_eq!(shares("least_time header;", 10), [5, 5]);
+    let [quick, slow] = shares("least_time last_byte;", 10);
+    assert!(slow <= 1 && quick >= 9, "{quick} and {slow}");
+    let [quick, slow] = shares("random;", 40);
+    assert!(quick > 0 && slow > 0 && quick + slow == 40);
+    // By a key: the same for the same.
+    let of_key = shares("hash $uri;", 10);
+    assert!(of_key == [10, 0] || of_key == [0, 10], "{of_key:?}");
+    let of_client = shares("ip_hash;", 10);
+    assert!(
+        of_client == [10, 0] || of_client == [0, 10],
+        "{of_client:?}"
+    );
+}
+
+/// With requests under way at the first server, those that look at that ask the second.
+#[test]
+fn a_busy_server_is_left_alone() {
+    for (method, is_left_alone) in [
+        ("", false),
+        ("least_conn;", true),
+        ("random two least_conn;", true),
+    ] {
+        let upstreams = [(); 2].map(|()| Upstream::start());
+        let [first, second] = [0, 1].map(|at: usize| upstreams[at].port);
+        let lines = format!(
+            "location / {{ proxy_pass http://u; }}
+             [http]
+             upstream u {{ zone busy 64k; {method} server 127.0.0.1:{first}; server 127.0.0.1:{second}; }}"
+        );
+        let server = Server::start(engines::EPOLL, &lines);
+        let mut held = server.connect();
+        held.send("/half", "").unwrap();
+        let requests = |at: usize| upstreams[at].seen.requests.lock().unwrap().len();
+        wait_for("the request", || requests(0) + requests(1) == 1);
+        let busy = usize::from(requests(1) == 1);
+        for _ in 0..10 {
+            assert!(body_of(&server, "/").starts_with("200"));
+        }
+        assert_eq!(requests(busy) == 1, is_left_alone, "{method}");
     }
 }

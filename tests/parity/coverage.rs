@@ -79,6 +79,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse",
     ),
     (
+        "tests/upstream_sockets.rs",
+        "proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf",
+    ),
+    (
+        "tests/upstreams.rs",
+        "hash ip_hash keepalive keepalive_time least_conn least_time queue random zone",
+    ),
+    (
         "tests/video.rs",
         "mp4_limit_rate mp4_limit_rate_after",
     ),
