@@ -248,7 +248,7 @@ fn httpx_asks_for_much_at_once() {
         let (path, body) = large(&server);
         let (script, authorities) = (file("http2/client.py"), file("tls/ecdsa.crt"));
         let arguments = [&*script, &*url, &*authorities, &*path];
-        let said = printed("python3", "python3-httpx", &arguments);
+        let said = printed("/usr/bin/python3", "python3-httpx", &arguments);
         let expected = "HTTP/2.0 h2 [h2]\n1 connection 50 responses\n201 200\nthe same\n";
         assert_eq!(said, expected);
         assert!(fs::read(server.prefix.join("www/up")).unwrap() == body);

@@ -84,7 +84,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/upstreams.rs",
-        "hash ip_hash keepalive keepalive_time least_conn least_time queue random zone",
+        "hash ip_hash keepalive least_conn least_time queue random zone",
     ),
     (
         "tests/video.rs",

@@ -27,6 +27,12 @@ pub(super) fn older(lines: &mut [Line]) {
             _ => {}
         }
         let is_http = line.name == "http";
+        if line.name == "upstream"
+            && let Some(inner) = &mut line.block
+        {
+            // Names of upstreams are looked up again since 1.27.3.
+            inner.retain(|line| !line.name.starts_with("resolver"));
+        }
         let Some(inner) = &mut line.block else {
             continue;
         };

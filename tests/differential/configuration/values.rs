@@ -22,6 +22,16 @@ const FRAME: &[&str] = &[
     "if",
     "limit_except",
     "upstream",
+    // How requests are shared out among several servers: one is asked first always.
+    "hash",
+    "ip_hash",
+    "least_conn",
+    "least_time",
+    "random",
+    "zone",
+    "queue",
+    // Left out: what one program stores, the next one finds.
+    "proxy_store",
     "map",
     "geo",
     "split_clients",
@@ -599,6 +609,14 @@ impl Own<'_> {
                 "http://$host/ https://two.example/",
                 "~*\\.HTML$ /x",
             ]),
+            "proxy_store_access" => self.one(&["user:rw", "user:rw group:r all:r"]),
+            "proxy_limit_rate" => self.one(&["0", "1m", "100k"]),
+            "proxy_cookie_path" => self.one(&["/ /deeper/", "off", "~*^/(.*)$ /$1/x", "$uri /y"]),
+            "proxy_cookie_domain" => {
+                self.one(&["off", "localhost example.org", "~\\.example$ $host"])
+            }
+            "proxy_cookie_flags" => self.one(&["a secure httponly", "~. samesite=lax", "off"]),
+            "proxy_set_body" => self.one(&["fixed", "$request_body", "$args"]),
             "proxy_set_header" => {
                 let field = self.random.pick(lists::REQUEST_FIELDS);
                 let value = text(self.random);
