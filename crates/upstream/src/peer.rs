@@ -19,6 +19,8 @@ pub struct Peer {
     pub name: Bytes,
     /// The server as the configuration writes it: several addresses may be of one.
     pub server: Bytes,
+    /// What requests name it by that want it and no other; empty where none can.
+    pub id: Bytes,
     /// How many parts of the requests it gets; at least 1.
     pub weight: i64,
     /// The most requests that it is given at a time; 0 is no limit.
@@ -31,6 +33,8 @@ pub struct Peer {
     pub down: bool,
     /// Which host of the roster it is an address of, where that is looked up.
     pub(crate) host: Option<usize>,
+    /// Only requests that name it get it.
+    pub draining: bool,
     /// How it does, once that is known to be its own or that of the peer before a reload.
     state: OnceLock<Arc<State>>,
 }
@@ -41,6 +45,7 @@ impl Peer {
         let name = Bytes::from(address.to_string());
         Peer {
             server: name.clone(),
+            id: Bytes::new(),
             name,
             address,
             weight: 1,
@@ -49,6 +54,7 @@ impl Peer {
             fail_timeout: Duration::from_secs(10),
             down: false,
             host: None,
+            draining: false,
             state: OnceLock::new(),
         }
     }
@@ -75,8 +81,13 @@ impl Peer {
         let _ = self.state.set(Arc::clone(state));
     }
 
-    /// Whether it may be asked now.
+    /// Whether any request may be given to it now.
     pub(crate) fn is_live(&self, now: u64) -> bool {
+        !self.draining && self.is_live_by_name(now)
+    }
+
+    /// Whether a request may be given to it now that names it.
+    pub(crate) fn is_live_by_name(&self, now: u64) -> bool {
         !self.down && !self.is_out(now) && !self.is_full()
     }
 
@@ -88,7 +99,7 @@ impl Peer {
     }
 
     /// Whether it has as many requests as it may have.
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.max_conns > 0 && self.state().connections() >= self.max_conns
     }
 }
@@ -113,6 +124,11 @@ impl Side {
     /// The sum of their weights.
     pub fn total_weight(&self) -> i64 {
         self.total_weight
+    }
+
+    /// The first peer of this name.
+    pub(crate) fn named(&self, id: &[u8]) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.id == id)
     }
 
     /// The peer that this share of the total weight, counted from the first, belongs to.
@@ -205,9 +221,10 @@ impl Peers {
         self.primary.len() == 1 && self.backup.is_empty()
     }
 
-    /// The most tries that a request has: each peer once.
+    /// The most tries that a request has: each peer once that is not on its way out.
     pub fn tries(&self) -> usize {
-        self.iter().filter(|peer| !peer.down).count()
+        let staying = self.iter().filter(|peer| !peer.down && !peer.draining);
+        staying.count()
     }
 
     /// Waits for other threads that are choosing; for as long as it takes to look at each peer once.

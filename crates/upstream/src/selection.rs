@@ -24,6 +24,8 @@ pub struct Selection {
     tries_left: usize,
     tries_made: usize,
     key: Key,
+    /// The peer that it wants, by its name.
+    hint: Option<Bytes>,
     search: Search,
     /// The peer that is being asked.
     lease: Option<Lease>,
@@ -46,6 +48,7 @@ impl Selection {
             },
             tries_made: 0,
             key: Key::Nothing,
+            hint: None,
             search: Search::default(),
             lease: None,
         }
@@ -61,6 +64,12 @@ impl Selection {
     pub fn by_client(mut self, client: Option<IpAddr>) -> Selection {
         self.key = Key::Client(client);
         self
+    }
+
+    /// Wants the peer of this name ([`Peer::id`]) from now on, and another only where that may not be asked. One that is draining
+    /// is given to whoever names it.
+    pub fn want(&mut self, id: Option<Bytes>) {
+        self.hint = id;
     }
 
     /// The group that it chooses from.
@@ -129,10 +138,10 @@ impl Selection {
         let _turn = peers.take_turn();
         if peers.is_single() {
             let peer = peers.primary.first()?;
-            let is_free = peer.max_conns == 0 || peer.state().connections() < peer.max_conns;
-            return (!peer.down && is_free)
-                .then(|| self.lease(0, now))
-                .flatten();
+            let is_wanted = self.hint.as_ref().is_some_and(|id| *id == peer.id);
+            let is_given = (is_wanted && peer.is_live_by_name(now))
+                || !(peer.down || peer.draining || peer.is_full());
+            return is_given.then(|| self.lease(0, now)).flatten();
         }
         let mut chosen = self.choose(now);
         if chosen.is_none() && self.side == SideOf::Peers && !peers.backup.is_empty() {
@@ -159,6 +168,7 @@ impl Selection {
             tried: &self.tried,
             now,
             key: &self.key,
+            hint: self.hint.as_deref(),
             search: &mut self.search,
         };
         let is_of_peers = self.side == SideOf::Peers;

@@ -168,6 +168,11 @@ impl State {
         (by, current)
     }
 
+    /// Whether it is owed nothing for a round or more: it has been chosen out of turn.
+    pub(crate) fn has_overdrawn(&self, by: i64) -> bool {
+        self.current_weight.load(Ordering::Relaxed) <= -by
+    }
+
     /// It has been chosen in a round in which all together have grown by so much.
     pub(crate) fn pay(&self, total: i64) {
         let current = self.current_weight.load(Ordering::Relaxed);

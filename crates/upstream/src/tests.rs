@@ -272,6 +272,149 @@ fn any_is_asked_by_chance() {
     }
 }
 
+/// A peer with its name in upper case as what requests name it by.
+fn named(name: &str) -> Peer {
+    with(peer(name), |peer| peer.id = name.to_uppercase().into())
+}
+
+fn draining(name: &str) -> Peer {
+    with(named(name), |peer| peer.draining = true)
+}
+
+/// The peers that a request gets which wants this one, one after the other.
+fn asked_for(group: &Arc<Group>, id: &'static str, now: Instant) -> String {
+    let mut selection = wanting(group, id);
+    let mut all = String::new();
+    while let Some(peer) = selection.next(now) {
+        all += &name(Some(peer));
+        selection.passed_by();
+    }
+    all
+}
+
+fn wanting(group: &Arc<Group>, id: &'static str) -> Selection {
+    let mut selection = Selection::new(group, 0).by_text("key".into());
+    selection.want(Some(id.into()));
+    selection
+}
+
+const METHODS: [Method; 8] = [
+    Method::RoundRobin,
+    Method::Hash,
+    Method::ConsistentHash,
+    Method::IpHash,
+    Method::LeastConnections,
+    Method::LeastTime(Timed {
+        until_header: true,
+        in_flight: true,
+    }),
+    Method::Random,
+    Method::RandomTwo,
+];
+
+#[test]
+fn every_method_gives_the_peer_that_is_wanted() {
+    let now = Instant::now();
+    for method in METHODS {
+        let gone = with(named("x"), |peer| peer.down = true);
+        let full = with(named("f"), |peer| peer.max_conns = 1);
+        let peers = vec![
+            named("a"),
+            named("b"),
+            named("c"),
+            draining("d"),
+            gone,
+            full,
+        ];
+        let group = group_by(method, peers, vec![]);
+        let mut held = wanting(&group, "F");
+        assert_eq!(name(held.next(now)), "f", "{method:?}");
+        assert_eq!(
+            held.tries_left(),
+            4,
+            "who is draining is tried by name alone"
+        );
+        for (id, first) in [("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("B", "b")] {
+            let asked = asked_for(&group, id, now);
+            assert_eq!(&asked[..1], first, "{method:?}: {asked}");
+            // Others come after it, each once and none of those that are out.
+            let mut others: Vec<char> = asked[1..].chars().collect();
+            others.sort_unstable();
+            let expected: String = "abc".chars().filter(|c| !first.contains(*c)).collect();
+            assert_eq!(others.iter().collect::<String>(), expected, "{method:?}");
+        }
+        for id in ["X", "F", "nobody", ""] {
+            assert!(
+                "abc".contains(&asked_for(&group, id, now)[..1]),
+                "{method:?}"
+            );
+        }
+        // Without a wish nobody gets who is draining.
+        assert!(!chosen(&group, now, 20).contains('d'), "{method:?}");
+    }
+}
+
+/// By `ngx_http_upstream_get_peer`: a peer pays for one request out of turn, and not for those behind it.
+#[test]
+fn a_wanted_peer_pays_for_one_request_of_a_row() {
+    let now = Instant::now();
+    for wanted in [1, 5] {
+        let group = group(vec![named("a"), named("b"), named("c")], vec![]);
+        for _ in 0..wanted {
+            let mut selection = wanting(&group, "B");
+            assert_eq!(name(selection.next(now)), "b");
+            selection.answered();
+        }
+        assert_eq!(chosen(&group, now, 6), "acabca", "{wanted}");
+    }
+}
+
+#[test]
+fn a_wanted_peer_that_has_failed_waits_for_its_time() {
+    let group = group(vec![named("a"), named("b")], vec![]);
+    let now = Instant::now();
+    let mut selection = wanting(&group, "B");
+    assert_eq!(name(selection.next(now)), "b");
+    assert!(selection.failed(now));
+    assert_eq!(name(selection.next(now)), "a");
+    selection.answered();
+    assert_eq!(asked_for(&group, "B", now), "a");
+    let later = now + Duration::from_secs(11);
+    assert_eq!(asked_for(&group, "B", later), "ba");
+}
+
+#[test]
+fn a_single_peer_that_drains_is_given_to_those_that_want_it() {
+    let group = group(vec![draining("a")], vec![]);
+    let now = Instant::now();
+    assert!(Selection::new(&group, 0).next(now).is_none());
+    assert!(wanting(&group, "B").next(now).is_none());
+    assert_eq!(name(wanting(&group, "A").next(now)), "a");
+}
+
+/// Backups are named as others are, once it is their turn; of two peers of one name the first counts.
+#[test]
+fn names_are_of_one_side() {
+    let now = Instant::now();
+    let twin = with(named("t"), |peer| peer.id = "B".into());
+    let group = group(
+        vec![named("a"), named("b"), twin],
+        vec![named("c"), named("d")],
+    );
+    assert!(!asked_for(&group, "D", now).starts_with('d'));
+    assert_eq!(&asked_for(&group, "B", now)[..1], "b");
+    let mut selection = wanting(&group, "D");
+    for _ in 0..3 {
+        selection.next(now);
+        selection.failed(now);
+    }
+    assert_eq!(name(selection.next(now)), "d");
+    // The first of its name is out: its twin does not stand in for it.
+    let mut selection = wanting(&group, "B");
+    let first = selection.next(now);
+    assert!(matches!(&*name(first), "c" | "d"));
+}
+
 /// What nginx 1.31.5 answers for 10,000 keys each, by the last digit of the port: `$arg_k` is `key-N`; the addresses are those
 /// of [`address`] and [`address6`], given to it by `set_real_ip_from`.
 const PLACEMENTS: &str = include_str!("placements.txt");

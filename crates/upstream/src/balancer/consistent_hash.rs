@@ -66,6 +66,9 @@ impl Balancer for Ring {
         if key.is_empty() || self.points.is_empty() || asked.search.is_over() {
             return None;
         }
+        if let Some(hinted) = asked.hinted() {
+            return Some(hinted);
+        }
         if asked.search.rounds == 0 {
             let hash = crc32fast::hash(key);
             let point = self.points.partition_point(|(point, _)| *point < hash);

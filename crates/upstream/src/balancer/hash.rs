@@ -16,6 +16,9 @@ impl Balancer for Hash {
         if key.is_empty() || asked.side.len() < 2 || asked.search.is_over() {
             return None;
         }
+        if let Some(hinted) = asked.hinted() {
+            return Some(hinted);
+        }
         loop {
             let search = &mut *asked.search;
             let mut hasher = Hasher::new();

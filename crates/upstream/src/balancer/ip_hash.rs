@@ -18,6 +18,9 @@ impl Balancer for IpHash {
         if asked.side.len() < 2 || asked.search.is_over() {
             return None;
         }
+        if let Some(hinted) = asked.hinted() {
+            return Some(hinted);
+        }
         let mut octets = [0; 16];
         let octets = match client {
             Some(IpAddr::V4(address)) => {

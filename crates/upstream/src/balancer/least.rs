@@ -59,6 +59,9 @@ fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
 
 impl Balancer for Least {
     fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
+        if let Some(hinted) = asked.hinted() {
+            return Some(hinted);
+        }
         // What is compared stays as it was seen first.
         let mut best: Option<(usize, u64, i64)> = None;
         let mut alike = Vec::new();

@@ -53,6 +53,8 @@ pub(crate) struct Asked<'a> {
     pub now: u64,
     /// What a request is placed by.
     pub key: &'a Key,
+    /// The name of the peer that the request wants.
+    pub hint: Option<&'a [u8]>,
     /// How far the search of this request has come.
     pub search: &'a mut Search,
 }
@@ -62,6 +64,13 @@ impl Asked<'_> {
     fn live(&self, index: usize) -> Option<&Peer> {
         let peer = self.side.get(index)?;
         (!self.tried.contains(index) && peer.is_live(self.now)).then_some(peer)
+    }
+
+    /// The place of the peer that the request names, if it may be asked.
+    fn hinted(&self) -> Option<usize> {
+        let place = self.side.named(self.hint?)?;
+        let is_live = self.side.get(place)?.is_live_by_name(self.now);
+        (!self.tried.contains(place) && is_live).then_some(place)
     }
 
     /// All that may be asked, with their places.
@@ -108,7 +117,8 @@ impl Search {
 
 /// A way to choose.
 pub(crate) trait Balancer: Debug + Send + Sync {
-    /// The place of the peer to ask next; `None` where this way finds none and the turns of all are to decide.
+    /// The place of the peer to ask next, the one that the request names before all; `None` where this way finds none and the
+    /// turns of all are to decide.
     fn choose(&self, asked: &mut Asked<'_>) -> Option<usize>;
 }
 

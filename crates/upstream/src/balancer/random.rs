@@ -13,6 +13,9 @@ impl Balancer for Random {
         if asked.side.len() < 2 || asked.search.is_over() {
             return None;
         }
+        if let Some(hinted) = asked.hinted() {
+            return Some(hinted);
+        }
         let total = usize::try_from(asked.side.total_weight()).ok()?;
         let mut first = None;
         loop {

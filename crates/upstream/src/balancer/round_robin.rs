@@ -8,8 +8,20 @@ pub(super) struct RoundRobin;
 
 impl Balancer for RoundRobin {
     fn choose(&self, asked: &mut Asked<'_>) -> Option<usize> {
-        let places = 0..asked.side.len();
-        spread(asked, places, |_| true)
+        let Some(hinted) = asked.hinted() else {
+            let places = 0..asked.side.len();
+            return spread(asked, places, |_| true);
+        };
+        let peer = asked.side.get(hinted)?;
+        // One request out of turn takes part in its round; more of them must not take the peer's turns for long.
+        if !peer
+            .state()
+            .has_overdrawn(asked.side.total_weight() - peer.weight)
+        {
+            let (total, _) = grow(asked, 0..asked.side.len(), |_| true);
+            peer.state().pay(total);
+        }
+        Some(hinted)
     }
 }
 
@@ -19,6 +31,20 @@ pub(super) fn spread(
     places: std::ops::Range<usize>,
     belongs: impl Fn(&crate::Peer) -> bool,
 ) -> Option<usize> {
+    let (total, best) = grow(asked, places, belongs);
+    let index = best?;
+    if let Some(peer) = asked.side.get(index) {
+        peer.state().pay(total);
+    }
+    Some(index)
+}
+
+/// Has those peers grow that may be asked: by how much all together have, and which of them is the largest now.
+fn grow(
+    asked: &Asked<'_>,
+    places: std::ops::Range<usize>,
+    belongs: impl Fn(&crate::Peer) -> bool,
+) -> (i64, Option<usize>) {
     let mut total = 0_i64;
     let mut best: Option<(usize, i64)> = None;
     for index in places {
@@ -31,9 +57,5 @@ pub(super) fn spread(
             best = Some((index, current));
         }
     }
-    let (index, _) = best?;
-    if let Some(peer) = asked.side.get(index) {
-        peer.state().pay(total);
-    }
-    Some(index)
+    (total, best.map(|(index, _)| index))
 }
