@@ -29,6 +29,10 @@ pub struct Host {
     pub service: Option<Bytes>,
     /// What its peers are like.
     pub template: Peer,
+    /// What requests name them by.
+    pub route: Option<Bytes>,
+    /// What they are named by without that, each by its address.
+    pub id_of: fn(&[u8]) -> Bytes,
     /// Where they stand.
     pub side: SideOf,
 }
@@ -161,6 +165,11 @@ impl Host {
         peer.max_fails = template.max_fails;
         peer.fail_timeout = template.fail_timeout;
         peer.down = template.down;
+        peer.draining = template.draining;
+        peer.id = match &self.route {
+            Some(route) => route.clone(),
+            None => (self.id_of)(&peer.name),
+        };
         peer
     }
 

@@ -321,6 +321,14 @@ impl Source for UpstreamBody {
             self.received = pace.release(engine::now());
         }
         if let Some(given) = self.take() {
+            // The client may ask again as soon as it has the last byte.
+            if matches!(
+                self.remaining,
+                Remaining::Nothing | Remaining::NothingAfterChunks
+            ) && let Some(peer) = &mut self.peer
+            {
+                peer.at_end = None;
+            }
             return given;
         }
         if self.remaining.is_nothing() {

@@ -28,8 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::upstream::Lease;
 use ::upstream::pool::{self, Connection, Made};
-use ::upstream::{Lease, Selection};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
@@ -49,7 +49,7 @@ use proto::header::Known;
 use proto::method::Method;
 use transport::Transport;
 
-use crate::upstream::Group;
+use crate::upstream::{AtEnd, Group, Selection};
 
 pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
@@ -89,6 +89,8 @@ pub(super) struct UpstreamConnection {
     asked: bool,
     /// The peer, as long as it has the request; once it has answered.
     lease: Option<Lease>,
+    /// What is learned of the session as soon as the last byte of the answer has come.
+    at_end: Option<AtEnd>,
     /// Where it goes once its answer has come whole.
     home: Rc<Home>,
 }
@@ -110,6 +112,7 @@ impl UpstreamConnection {
             early: None,
             asked: false,
             lease: None,
+            at_end: None,
             home,
         }
     }
@@ -117,6 +120,7 @@ impl UpstreamConnection {
     /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
     /// much.
     fn done(mut self, may_go_on: bool) {
+        self.at_end = None;
         self.lease = None;
         let is_kept = may_go_on && self.asked && self.early.is_none();
         if !is_kept || self.stream.backlog() > 0 || self.home.group.shared.keepalive.is_none() {
@@ -280,26 +284,28 @@ async fn pass_on(
         &outgoing,
         &home,
     );
-    let (peer, mut answer) = match asking.await? {
+    let (mut peer, mut answer) = match asking.await? {
         Ok(answered) => answered,
         Err(status) => return Ok(finish(request, status)),
     };
+    let is_head = head::is_head(request, &settings);
+    response::remember(request, &answer);
+    if let Some(step) = response::intercept(request, &settings, &answer) {
+        peer.at_end = selection.at_end(request);
+        return Ok(leave(request, peer, &answer, is_head, step));
+    }
+    selection.head_came(request);
     if answer.head.is_upgrade() {
+        peer.at_end = selection.at_end(request);
         return match outgoing.upgrade {
             true => tunnel::run(request, exchange, &settings, peer, answer).await,
             false => Ok(response::refuse_upgrade(request)),
         };
     }
     let applied = response::apply(request, proxy, target, &answer);
-    let is_head = head::is_head(request, &settings);
+    peer.at_end = selection.at_end(request);
     if let response::Applied::Step(step) = applied {
-        if let Some(asked) = &request.upstream {
-            asked.end();
-        }
-        if answer.ends_with_head(is_head) {
-            peer.done(answer.keeps_alive());
-        }
-        return Ok(step);
+        return Ok(leave(request, peer, &answer, is_head, step));
     }
     if is_head && request.method != Method::Head && request.response.content_length.is_some() {
         // The client would wait for a body, and there is none to come.
@@ -339,6 +345,23 @@ async fn pass_on(
         }
         _ => Box::new(body),
     })))
+}
+
+/// Goes on with something else than the answer, whose head alone was of use.
+fn leave(
+    request: &Request,
+    peer: UpstreamConnection,
+    answer: &UpstreamResponse,
+    is_head: bool,
+    step: Step,
+) -> Step {
+    if let Some(asked) = &request.upstream {
+        asked.end();
+    }
+    if answer.ends_with_head(is_head) {
+        peer.done(answer.keeps_alive());
+    }
+    step
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
@@ -391,8 +414,15 @@ async fn ask(
                     return Ok(Err(failure.status));
                 }
             }
-            Err(AttemptError::Refused(status)) => return Ok(Err(status)),
-            Err(AttemptError::Aborted(abort)) => return Err(abort),
+            // No fault of the peer: the session is its all the same.
+            Err(AttemptError::Refused(status)) => {
+                drop(selection.at_end(request));
+                return Ok(Err(status));
+            }
+            Err(AttemptError::Aborted(abort)) => {
+                drop(selection.at_end(request));
+                return Err(abort);
+            }
         }
     }
 }
@@ -545,12 +575,11 @@ async fn wait_for_turn(
     settings: &Settings,
     selection: &mut Selection,
 ) -> Result<Option<Duration>, AttemptError> {
-    let Some(queueing) = selection.group().queueing else {
+    let Some(queueing) = selection.queueing() else {
         return Ok(None);
     };
     let began = engine::now();
-    let is_first = !selection.has_tried();
-    if !is_first || !selection.has_to_wait() && selection.next(began).is_some() {
+    if !selection.has_to_wait() && selection.next(request, began).is_some() {
         return Ok(None);
     }
     let Some(place) = selection.wait() else {
@@ -560,7 +589,7 @@ async fn wait_for_turn(
         loop {
             place.called().await;
             selection.begin_again();
-            if selection.next(engine::now()).is_some() {
+            if selection.next(request, engine::now()).is_some() {
                 return;
             }
         }
@@ -573,7 +602,7 @@ async fn wait_for_turn(
             Either::Second(abort) => Err(abort),
         },
     };
-    if selection.is_given() {
+    if selection.given().is_some() {
         place.served();
     }
     match ended {
@@ -590,13 +619,13 @@ fn choose(
     waited: Option<Duration>,
 ) -> Result<Address, AttemptError> {
     let now = engine::now();
-    let chosen = match selection.is_given() {
-        true => selection.given(),
-        false => selection.next(now),
+    let chosen = match selection.given() {
+        Some(given) => Some(given),
+        None => selection.next(request, now),
     };
     let (address, name) = match chosen {
-        Some(peer) => (Some(peer.address.clone()), peer.name.clone()),
-        None => (None, selection.group().name.clone()),
+        Some(peer) => (Some(peer.address), peer.name),
+        None => (None, selection.group_name()),
     };
     let attempts = Attempts::enter(request);
     let mut seen = attempts.borrow_mut();

@@ -73,7 +73,7 @@ impl UpstreamResponse {
 pub(super) enum Applied {
     /// It is in `request.response`; its body follows.
     Pass,
-    /// Something else answers (`X-Accel-Redirect`, an intercepted error).
+    /// Something else answers (`X-Accel-Redirect`).
     Step(Step),
 }
 
@@ -345,6 +345,27 @@ fn bad(cause: Causes) -> AttemptError {
     })
 }
 
+/// Has `error_page` answer in the place of an error (`proxy_intercept_errors`).
+pub(super) fn intercept(
+    request: &mut Request,
+    settings: &Settings,
+    answer: &UpstreamResponse,
+) -> Option<Step> {
+    let status = answer.head.status();
+    if !(settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
+        return None;
+    }
+    if status == 401 {
+        for field in answer.head.all(Known::WwwAuthenticate) {
+            let name = Bytes::copy_from_slice(field.name(&answer.bytes));
+            let value = Bytes::copy_from_slice(field.value(&answer.bytes));
+            request.response.add(name, value);
+        }
+    }
+    request.activity.doing = WHILE_SENDING_ON;
+    Some(Step::Finish(status))
+}
+
 /// Turns the answer's head into the response, or into another step.
 pub(super) fn apply(
     request: &mut Request,
@@ -353,19 +374,7 @@ pub(super) fn apply(
     answer: &UpstreamResponse,
 ) -> Applied {
     let settings = Arc::clone(&proxy.settings);
-    remember(request, answer);
     let status = answer.head.status();
-    if settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status) {
-        if status == 401 {
-            for field in answer.head.all(Known::WwwAuthenticate) {
-                let name = Bytes::copy_from_slice(field.name(&answer.bytes));
-                let value = Bytes::copy_from_slice(field.value(&answer.bytes));
-                request.response.add(name, value);
-            }
-        }
-        request.activity.doing = WHILE_SENDING_ON;
-        return Applied::Step(Step::Finish(status));
-    }
     if let Some(step) = accel_redirect(request, &settings, answer) {
         return Applied::Step(step);
     }
@@ -486,7 +495,6 @@ pub(super) fn copy_for_upgrade(
     settings: &Settings,
     answer: &UpstreamResponse,
 ) {
-    remember(request, answer);
     request.response.status = 101;
     let text = answer.head.status_line(&answer.bytes);
     request.response.status_text = Some(Bytes::copy_from_slice(text));
@@ -505,7 +513,7 @@ pub(super) fn copy_for_upgrade(
 }
 
 /// Keeps the answer's fields for `$upstream_http_*`.
-fn remember(request: &mut Request, answer: &UpstreamResponse) {
+pub(super) fn remember(request: &mut Request, answer: &UpstreamResponse) {
     let Some(attempts) = Attempts::of(request) else {
         return;
     };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::upstream::{Method, Peer, Roster, Selection};
+use ::upstream::{Method, Peer, Roster};
 use bytes::Bytes;
 use conf::Files;
 use engine::net::Address;
@@ -15,6 +15,8 @@ use http::request::Request;
 use http::text::Text;
 
 use super::lookups::{Lookup, Lookups};
+use super::selection::Selection;
+use super::sticky::Sticky;
 
 /// Peers, and what requests are placed among them by.
 #[derive(Debug)]
@@ -23,12 +25,18 @@ pub struct Group {
     pub shared: Arc<::upstream::Group>,
     /// What `hash` says.
     key: Option<Text>,
+    /// What `sticky` says.
+    sticky: Option<Arc<Sticky>>,
 }
 
 impl Group {
     /// Peers that requests share without a key.
     fn of(shared: Arc<::upstream::Group>) -> Arc<Group> {
-        Arc::new(Group { shared, key: None })
+        Arc::new(Group {
+            shared,
+            key: None,
+            sticky: None,
+        })
     }
 
     /// Peers that are chosen by this key.
@@ -36,6 +44,15 @@ impl Group {
         Group {
             shared: Arc::new(shared),
             key,
+            sticky: None,
+        }
+    }
+
+    /// The same, whose sessions stay with their servers.
+    pub(super) fn with_sessions(self, sticky: Option<Sticky>) -> Group {
+        Group {
+            sticky: sticky.map(Arc::new),
+            ..self
         }
     }
 
@@ -56,12 +73,14 @@ impl Group {
 
     /// A request's way through it, of so many tries at most; 0 is as many as there are peers.
     pub fn select(&self, request: &mut Request, tries_max: usize) -> Selection {
-        let selection = Selection::new(&self.shared, tries_max);
-        match (&self.key, self.shared.method()) {
-            (Some(key), _) => selection.by_text(key.evaluate(request)),
-            (None, Method::IpHash) => selection.by_client(ip_of(request.peer())),
-            _ => selection,
-        }
+        let peers = ::upstream::Selection::new(&self.shared, tries_max);
+        let peers = match (&self.key, self.shared.method()) {
+            (Some(key), _) => peers.by_text(key.evaluate(request)),
+            (None, Method::IpHash) => peers.by_client(ip_of(request.peer())),
+            _ => peers,
+        };
+        let sticking = self.sticky.as_ref().map(|sticky| sticky.begin(request));
+        Selection::new(peers, sticking)
     }
 }
 
@@ -161,7 +180,11 @@ mod tests {
         let group = |name: &'static str| {
             let address = Address::Unix("/a".into());
             let shared = ::upstream::Group::of_one(name.into(), address);
-            Group { shared, key: None }
+            Group {
+                shared,
+                key: None,
+                sticky: None,
+            }
         };
         let block = groups.add(None, group("Backend"));
         let host = groups.add(Some(8080), group("localhost"));

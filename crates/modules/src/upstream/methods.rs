@@ -8,6 +8,8 @@ use framework::compile::Compiler;
 use http::text::Text;
 use http::variables::Compiling as _;
 
+use super::sticky::STICKY;
+
 pub(super) static HASH: Setting<(Template, bool)> =
     Setting::new("hash", &["key [consistent]"], hash)
         .contexts(Contexts::UPSTREAM)
@@ -86,6 +88,8 @@ pub(super) struct Chosen<'a> {
     pub(super) method: Method,
     /// What `hash` says.
     pub(super) key: Option<Text>,
+    /// Whether a session may stay with its server: nginx forgets that where a line that names a method stands behind `sticky`.
+    pub(super) keeps_sessions: bool,
     /// Every line that names a method, in the order of the configuration.
     lines: Vec<&'a Line>,
 }
@@ -116,10 +120,16 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
         .flat_map(|spec| block.own_lines(spec))
         .collect();
     lines.sort_by_key(|line| line.sequence());
-    for line in lines.iter().skip(1) {
-        let text = "load balancing method redefined".to_owned();
-        compiler.warn_each_time(text, Some(line.position));
+    let sticky = block.own_lines(&STICKY.spec);
+    let sticky = sticky.first().map(|line| line.sequence());
+    let is_behind = |line: &&Line| sticky.is_some_and(|sticky| sticky < line.sequence());
+    for (place, line) in lines.iter().enumerate() {
+        if place > 0 || is_behind(line) {
+            let text = "load balancing method redefined".to_owned();
+            compiler.warn_each_time(text, Some(line.position));
+        }
     }
+    let keeps_sessions = !lines.last().is_some_and(is_behind);
     let hash = block.own(&HASH)?;
     let timed = block.own(&LEAST_TIME)?;
     let two = block.own(&RANDOM)?;
@@ -143,6 +153,7 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
     Ok(Chosen {
         method,
         key: key.filter(|_| is_by_key),
+        keeps_sessions,
         lines,
     })
 }

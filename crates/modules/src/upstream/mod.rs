@@ -2,14 +2,16 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
-//! `methods` how requests are shared out, `groups` is where `proxy_pass` finds the groups.
+//! `methods` how requests are shared out, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
 //!
 //! `lookups` keeps names up to date. Not here yet, and a clear error where written: `slow_start` and other parameters of `server`.
 
 mod groups;
 mod lookups;
 mod methods;
+mod selection;
 mod servers;
+mod sticky;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,10 @@ use transport::resolver::Resolving;
 
 pub use groups::{Group, Groups, add};
 use lookups::Lookup;
+pub use selection::{Chosen, Selection};
 use servers::Server;
+pub use sticky::AtEnd;
+use sticky::{STICKY, Sticky};
 
 static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse::nothing)
     .contexts(Contexts::HTTP)
@@ -39,7 +44,7 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
 /// Read line by line, since a line is judged by the method before it.
 static SERVER: Setting<()> = Setting::new(
     "server",
-    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [resolve] [service=name] [backup] [down]"],
+    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [resolve] [service=name] [backup] [down | drain] [route=name]"],
     parse::nothing,
 )
 .contexts(Contexts::UPSTREAM)
@@ -49,7 +54,8 @@ static SERVER: Setting<()> = Setting::new(
     "A server of the group: HOST[:PORT] or unix:PATH; a name stands for all its addresses. It \
      gets `weight` (1) parts of the requests, and no more than `max_conns` at a time (0 is no limit). After `max_fails` (1) failed tries within \
      `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. A `backup` \
-     is asked when all others are out; `down` takes it out for good. With `resolve` the addresses of a name are \
+     is asked when all others are out; `down` takes it out for good, `drain` for all but those requests that `sticky` has \
+     bound to it. `route` is the name that `sticky` knows it by. With `resolve` the addresses of a name are \
      looked up again and again, by the group's `resolver`; with `service` its servers as well (SRV).",
 );
 
@@ -168,6 +174,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &methods::LEAST_TIME,
     &methods::RANDOM,
     &QUEUE,
+    &STICKY,
     &KEEPALIVE,
     &KEEPALIVE_REQUESTS,
     &KEEPALIVE_TIME,
@@ -247,6 +254,7 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     if let Some(zone) = block.own(&ZONE)? {
         name_zone(compiler, &zone).map_err(Fault::while_reading)?;
     }
+    let sticky = sessions(compiler, block, &name.text())?;
     let resolving = match hosts.is_empty() {
         true => None,
         false => Some(resolving(compiler, block, name)?),
@@ -260,7 +268,8 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let name = Bytes::copy_from_slice(&name.bytes);
     let mut group = ::upstream::Group::new(name, roster, kept(block)?);
     group.queueing = block.own(&QUEUE)?;
-    groups.add(None, Group::by(group, chosen.key));
+    let sticky = sticky.filter(|_| chosen.keeps_sessions);
+    groups.add(None, Group::by(group, chosen.key).with_sessions(sticky));
     Ok(())
 }
 
@@ -284,6 +293,27 @@ fn resolving(
         ));
     }
     Ok(resolving)
+}
+
+/// What `sticky` says.
+fn sessions(
+    compiler: &Compiler<'_>,
+    block: ScopeRef<'_>,
+    name: &str,
+) -> Result<Option<Sticky>, Fault> {
+    let Some(written) = block.own(&STICKY)? else {
+        return Ok(None);
+    };
+    let sticky = Sticky::compile(compiler, written, name);
+    let position = block
+        .own_lines(&STICKY.spec)
+        .first()
+        .map(|line| line.position);
+    let sticky = sticky.map_err(|fault| match position {
+        Some(position) => fault.or_at(position).while_reading(),
+        None => fault,
+    })?;
+    Ok(Some(sticky))
 }
 
 /// How connections are kept; `None` where none are.

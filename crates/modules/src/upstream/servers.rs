@@ -1,5 +1,6 @@
 //! A line of `server` in an `upstream` block.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use ::upstream::{Host, Peer, SideOf};
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
 use framework::address::{self, Written};
+use md5::{Digest, Md5};
 
 use super::methods::Supported;
 
@@ -23,6 +25,10 @@ pub(super) struct Server {
     down: bool,
     resolve: bool,
     service: Option<Bytes>,
+    /// Only requests that name it get it.
+    drain: bool,
+    /// What requests name it by; `None` where its address says that.
+    route: Option<Bytes>,
 }
 
 impl Server {
@@ -47,6 +53,8 @@ impl Server {
             down: false,
             resolve: false,
             service: None,
+            drain: false,
+            route: None,
         };
         for word in parameters {
             if !supported.backup && &*word.bytes == b"backup" {
@@ -56,6 +64,10 @@ impl Server {
             }
             if &*word.bytes == b"service=" {
                 return Err(Fault::at(word, "service is empty"));
+            }
+            if let Some(route) = word.bytes.strip_prefix(b"route=") {
+                server.route = Some(route_of(route).map_err(|text| Fault::at(word, text))?);
+                continue;
             }
             server
                 .take(&word.bytes)
@@ -83,7 +95,10 @@ impl Server {
         } else if parameter == b"backup" {
             self.backup = true;
         } else if parameter == b"down" {
-            self.down = true;
+            // Of this and the next the last holds.
+            (self.down, self.drain) = (true, false);
+        } else if parameter == b"drain" {
+            (self.down, self.drain) = (false, true);
         } else {
             return None;
         }
@@ -136,6 +151,8 @@ impl Server {
             service: self.service.clone(),
             // Its address is of no matter.
             template: self.peer(Address::Unix(Default::default())),
+            route: self.route.clone(),
+            id_of: hash_of,
             side: match self.backup {
                 true => SideOf::Backups,
                 false => SideOf::Peers,
@@ -161,6 +178,11 @@ impl Server {
         peer.max_fails = self.max_fails;
         peer.fail_timeout = self.fail_timeout;
         peer.down = self.down;
+        peer.draining = self.drain;
+        peer.id = match &self.route {
+            Some(route) => route.clone(),
+            None => hash_of(&peer.name),
+        };
         peer
     }
 }
@@ -168,9 +190,30 @@ impl Server {
 /// The port of a server that is written without one.
 const DEFAULT_PORT: u16 = 80;
 
+/// The longest `route`, in bytes.
+const ROUTE_MAX: usize = 32;
+
+fn route_of(route: &[u8]) -> Result<Bytes, String> {
+    match route.len() {
+        0 => Err("route is empty".to_owned()),
+        1..=ROUTE_MAX => Ok(Bytes::copy_from_slice(route)),
+        _ => Err(format!("route is longer than {ROUTE_MAX}")),
+    }
+}
+
+/// What a server is known by that has no `route`: the MD5 hash of its address, in hexadecimal.
+fn hash_of(name: &[u8]) -> Bytes {
+    let mut text = String::with_capacity(ROUTE_MAX);
+    for byte in Md5::digest(name) {
+        // Nothing fails that writes into memory.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.into()
+}
+
 /// What nginx has and we have not is said so; all else is nginx's error.
 fn parameter_fault(word: &Word) -> Fault {
-    const NOT_YET: [&[u8]; 4] = [b"slow_start=", b"id=", b"route=", b"drain"];
+    const NOT_YET: [&[u8]; 2] = [b"slow_start=", b"id="];
     if NOT_YET.iter().any(|known| word.bytes.starts_with(known)) {
         let text = format!("parameter \"{}\" is not supported yet", word.text());
         return Fault::at(word, text);
@@ -203,7 +246,10 @@ mod tests {
             parsed("a:1 weight=5 max_conns=7 max_fails=0 fail_timeout=1m backup down").unwrap();
         assert_eq!((full.weight, full.max_conns, full.max_fails), (5, 7, 0));
         assert_eq!(full.fail_timeout, Duration::from_secs(60));
-        assert!(full.backup && full.down);
+        assert!(full.backup && full.down && !full.drain);
+        let [last, first] =
+            ["down drain", "drain down"].map(|words| parsed(&format!("a:1 {words}")).unwrap());
+        assert!(last.drain && !last.down && first.down && !first.drain);
     }
 
     /// Texts of nginx 1.31; what it has and we have not is a clear error.
@@ -219,6 +265,12 @@ mod tests {
             let text = format!("invalid parameter \"{parameter}\"");
             assert_eq!(parsed(&format!("a {parameter}")).map(drop), Err(text));
         }
+        let long = format!("a route={}", "x".repeat(33));
+        assert_eq!(parsed("a route=").map(drop), Err("route is empty".into()));
+        assert_eq!(
+            parsed(&long).map(drop),
+            Err("route is longer than 32".into())
+        );
         let text = "parameter \"slow_start=3s\" is not supported yet".to_owned();
         assert_eq!(parsed("a slow_start=3s").map(drop), Err(text));
     }
@@ -230,6 +282,11 @@ mod tests {
         assert_eq!(peers.len(), 1);
         assert_eq!(peers[0].name, "[::1]:81");
         assert!(peers[0].down && peers[0].weight == 2);
+        // By `printf %s '[::1]:81' | md5sum`.
+        assert_eq!(peers[0].id, "9a70ad7bdf417f6239f737609020794f");
+        let routed = parsed("[::1]:81 route=x drain").unwrap();
+        let routed = routed.peers(&conf::Disk).unwrap();
+        assert!(routed[0].id == "x" && routed[0].draining);
         assert_eq!(
             parsed("10.0.0.1").unwrap().peers(&conf::Disk).unwrap()[0].name,
             "10.0.0.1:80"

@@ -1,0 +1,240 @@
+//! The sessions of `sticky learn`: which server each was given to.
+//!
+//! A zone holds what nginx's zone of the same size holds. Where it is full the session that was used longest ago makes room.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::hash::Map;
+use bytes::Bytes;
+use framework::zone::{Fact, Room, State, Tell, Zone};
+use md5::{Digest, Md5};
+
+/// What nginx's entry takes, in bytes: two nodes of trees, a hash, a time, and a server's name with its length.
+const ENTRY_SIZE: usize = 144;
+
+/// What nginx keeps about a zone as a whole takes a page that no entries share.
+const HEAD_SIZE: u64 = 4096;
+
+/// A session as the zone knows it: by its hash.
+type Key = [u8; 16];
+
+/// When a session was used, and a number that no other has.
+type Used = (Instant, u64);
+
+/// What a line of `sticky learn` says of its zone.
+#[derive(Debug)]
+pub(super) struct Learning {
+    /// The `upstream` block's name as written.
+    pub(super) host: String,
+    /// How long a session is remembered that is not used.
+    pub(super) timeout: Duration,
+}
+
+/// The sessions of a zone.
+pub(super) struct Sessions(Mutex<Table>);
+
+/// What came of a session that a server has answered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Learned {
+    /// It is nothing to be remembered.
+    Nothing,
+    /// It goes on with this server.
+    Known,
+    /// It went on from another server to this one.
+    Moved,
+    /// It is new.
+    Created,
+    /// It is new, and one that was not used for long has made room for it.
+    InPlaceOfOldest,
+    /// There is no room for it.
+    Full,
+}
+
+impl State for Sessions {
+    const KIND: &'static str = "sticky";
+
+    type Settings = Learning;
+
+    fn new(size: u64) -> Sessions {
+        Sessions(Mutex::new(Table {
+            by_key: Map::default(),
+            by_use: BTreeMap::new(),
+            count: 0,
+            room: Room::new(size, HEAD_SIZE),
+        }))
+    }
+
+    /// Servers of one block mean nothing to another.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        let (host, old) = (&zone.settings().host, &previous.settings().host);
+        if host == old || zone.size() != previous.size() {
+            return Ok(zone.all_of(previous));
+        }
+        let name = zone.name();
+        Err(format!(
+            "sticky zone \"{name}\" is used in upstream \"{host}\" while previously it was used in upstream \"{old}\""
+        ))
+    }
+
+    fn describe(&self, settings: &Learning, tell: &mut Tell<'_>) {
+        tell("upstream", Fact::Text(&settings.host));
+        let timeout = u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX);
+        tell("timeout", Fact::Number(timeout));
+        let mut table = self.table();
+        table.forget_expired(engine::now(), settings.timeout);
+        tell("sessions", Fact::Number(table.by_key.len() as u64));
+    }
+}
+
+impl Sessions {
+    /// The name of the server that a session was given to.
+    pub(super) fn find(&self, session: &[u8], now: Instant, timeout: Duration) -> Option<Bytes> {
+        let mut table = self.table();
+        table.forget_expired(now, timeout);
+        let (_, server) = table.by_key.get(&key_of(session))?;
+        Some(server.clone())
+    }
+
+    /// This server has answered for a session; one that is not known is remembered if it is to be created.
+    pub(super) fn learn(
+        &self,
+        session: &[u8],
+        server: &Bytes,
+        create: bool,
+        now: Instant,
+        timeout: Duration,
+    ) -> Learned {
+        let key = key_of(session);
+        let mut table = self.table();
+        table.forget_expired(now, timeout);
+        if let Some(before) = table.forget(&key) {
+            table.remember(key, server, now);
+            return match before == *server {
+                true => Learned::Known,
+                false => Learned::Moved,
+            };
+        }
+        if !create {
+            return Learned::Nothing;
+        }
+        let has_room = table.room.take(ENTRY_SIZE);
+        if !has_room {
+            table.forget_oldest();
+            if !table.room.take(ENTRY_SIZE) {
+                return Learned::Full;
+            }
+        }
+        table.remember(key, server, now);
+        match has_room {
+            true => Learned::Created,
+            false => Learned::InPlaceOfOldest,
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing under the lock panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_of(session: &[u8]) -> Key {
+    Md5::digest(session).into()
+}
+
+struct Table {
+    /// Each with its last use and the name of its server.
+    by_key: Map<Key, (Used, Bytes)>,
+    by_use: BTreeMap<Used, Key>,
+    count: u64,
+    room: Room,
+}
+
+impl Table {
+    /// Takes a session out, whose room stays taken; the name of its server.
+    fn forget(&mut self, key: &Key) -> Option<Bytes> {
+        let (used, server) = self.by_key.remove(key)?;
+        self.by_use.remove(&used);
+        Some(server)
+    }
+
+    /// Puts a session in, for which room has been taken.
+    fn remember(&mut self, key: Key, server: &Bytes, now: Instant) {
+        self.count = self.count.wrapping_add(1);
+        let used = (now, self.count);
+        self.by_use.insert(used, key);
+        self.by_key.insert(key, (used, server.clone()));
+    }
+
+    fn forget_expired(&mut self, now: Instant, timeout: Duration) {
+        while let Some(((used, _), _)) = self.by_use.first_key_value()
+            && now.saturating_duration_since(*used) >= timeout
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, key)) = self.by_use.pop_first() {
+            self.by_key.remove(&key);
+            self.room.give(ENTRY_SIZE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn server(name: &'static str) -> Bytes {
+        Bytes::from_static(name.as_bytes())
+    }
+
+    #[test]
+    fn a_session_goes_on_until_it_is_not_used_for_long() {
+        let sessions = Sessions::new(32768);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let learn = |session: &[u8], name, create, now| {
+            sessions.learn(session, &server(name), create, now, TIMEOUT)
+        };
+        assert_eq!(learn(b"1", "a", false, start), Learned::Nothing);
+        assert_eq!(sessions.find(b"1", start, TIMEOUT), None);
+        assert_eq!(learn(b"1", "a", true, start), Learned::Created);
+        assert_eq!(sessions.find(b"1", after(9), TIMEOUT), Some(server("a")));
+        // A look is no use; an answer is.
+        assert_eq!(sessions.find(b"1", after(10), TIMEOUT), None);
+        assert_eq!(learn(b"1", "a", true, after(10)), Learned::Created);
+        assert_eq!(learn(b"1", "a", false, after(19)), Learned::Known);
+        assert_eq!(learn(b"1", "b", false, after(28)), Learned::Moved);
+        assert_eq!(sessions.find(b"1", after(37), TIMEOUT), Some(server("b")));
+        assert_eq!(sessions.find(b"1", after(38), TIMEOUT), None);
+        assert!(sessions.table().by_key.is_empty() && sessions.table().by_use.is_empty());
+    }
+
+    /// nginx 1.31.5 keeps 80 sessions in a zone of 32 KiB, and then forgets the one that was used longest ago.
+    #[test]
+    fn a_full_zone_forgets_the_oldest() {
+        let sessions = Sessions::new(32768);
+        let now = Instant::now();
+        let learn =
+            |number: u32| sessions.learn(&number.to_le_bytes(), &server("a"), true, now, TIMEOUT);
+        for number in 0..80 {
+            assert_eq!(learn(number), Learned::Created);
+        }
+        assert_eq!(learn(0), Learned::Known);
+        assert_eq!(learn(80), Learned::InPlaceOfOldest);
+        assert_eq!(sessions.table().by_key.len(), 80);
+        assert_eq!(learn(0), Learned::Known);
+        assert_eq!(learn(1), Learned::InPlaceOfOldest);
+        // What expires gives its room back.
+        let later = now + TIMEOUT;
+        for number in 100..180_u32 {
+            let learned = sessions.learn(&number.to_le_bytes(), &server("a"), true, later, TIMEOUT);
+            assert_eq!(learned, Learned::Created);
+        }
+    }
+}
