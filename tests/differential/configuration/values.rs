@@ -30,6 +30,7 @@ const FRAME: &[&str] = &[
     "random",
     "zone",
     "queue",
+    "sticky",
     // Left out: what one program stores, the next one finds.
     "proxy_store",
     "map",
