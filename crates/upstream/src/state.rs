@@ -168,7 +168,7 @@ impl State {
         (by, current)
     }
 
-    /// Whether it is owed nothing for a round or more: it has been chosen out of turn.
+    /// Whether it has been chosen out of turn, and has that much still to make up for.
     pub(crate) fn has_overdrawn(&self, by: i64) -> bool {
         self.current_weight.load(Ordering::Relaxed) <= -by
     }

@@ -119,7 +119,7 @@ mod tests {
     fn shown(cookie: &Cookie) -> String {
         let mut shown = String::new();
         with_request(|mut request| {
-            let value = cookie.value(&mut request, b"a");
+            let value = cookie.value(request, b"a");
             shown = String::from_utf8_lossy(&value).into_owned();
         });
         shown

@@ -1,6 +1,7 @@
 //! The sessions of `sticky learn`: which server each was given to.
 //!
 //! A zone holds what nginx's zone of the same size holds. Where it is full the session that was used longest ago makes room.
+//! One that has expired counts as forgotten at once; its room comes free as others are used, some at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,9 @@ const ENTRY_SIZE: usize = 144;
 
 /// What nginx keeps about a zone as a whole takes a page that no entries share.
 const HEAD_SIZE: u64 = 4096;
+
+/// The most that give their room back at a time, so that no request waits for many.
+const EXPIRED_AT_ONCE_MAX: usize = 32;
 
 /// A session as the zone knows it: by its hash.
 type Key = [u8; 16];
@@ -93,8 +97,8 @@ impl Sessions {
     pub(super) fn find(&self, session: &[u8], now: Instant, timeout: Duration) -> Option<Bytes> {
         let mut table = self.table();
         table.forget_expired(now, timeout);
-        let (_, server) = table.by_key.get(&key_of(session))?;
-        Some(server.clone())
+        let (used, server) = table.by_key.get(&key_of(session))?;
+        (!has_expired(*used, now, timeout)).then(|| server.clone())
     }
 
     /// This server has answered for a session; one that is not known is remembered if it is to be created.
@@ -109,14 +113,9 @@ impl Sessions {
         let key = key_of(session);
         let mut table = self.table();
         table.forget_expired(now, timeout);
-        if let Some(before) = table.forget(&key) {
-            table.remember(key, server, now);
-            return match before == *server {
-                true => Learned::Known,
-                false => Learned::Moved,
-            };
-        }
-        if !create {
+        let known = table.forget(&key);
+        let known = known.filter(|(used, _)| !has_expired(*used, now, timeout));
+        if known.is_none() && !create {
             return Learned::Nothing;
         }
         let has_room = table.room.take(ENTRY_SIZE);
@@ -127,9 +126,11 @@ impl Sessions {
             }
         }
         table.remember(key, server, now);
-        match has_room {
-            true => Learned::Created,
-            false => Learned::InPlaceOfOldest,
+        match known {
+            Some((_, before)) if before == *server => Learned::Known,
+            Some(_) => Learned::Moved,
+            None if has_room => Learned::Created,
+            None => Learned::InPlaceOfOldest,
         }
     }
 
@@ -137,6 +138,10 @@ impl Sessions {
         // Nothing under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn has_expired((at, _): Used, now: Instant, timeout: Duration) -> bool {
+    now.saturating_duration_since(at) >= timeout
 }
 
 fn key_of(session: &[u8]) -> Key {
@@ -152,11 +157,12 @@ struct Table {
 }
 
 impl Table {
-    /// Takes a session out, whose room stays taken; the name of its server.
-    fn forget(&mut self, key: &Key) -> Option<Bytes> {
+    /// Takes a session out.
+    fn forget(&mut self, key: &Key) -> Option<(Used, Bytes)> {
         let (used, server) = self.by_key.remove(key)?;
         self.by_use.remove(&used);
-        Some(server)
+        self.room.give(ENTRY_SIZE);
+        Some((used, server))
     }
 
     /// Puts a session in, for which room has been taken.
@@ -168,17 +174,18 @@ impl Table {
     }
 
     fn forget_expired(&mut self, now: Instant, timeout: Duration) {
-        while let Some(((used, _), _)) = self.by_use.first_key_value()
-            && now.saturating_duration_since(*used) >= timeout
-        {
-            self.forget_oldest();
+        for _ in 0..EXPIRED_AT_ONCE_MAX {
+            match self.by_use.first_key_value() {
+                Some((used, _)) if has_expired(*used, now, timeout) => self.forget_oldest(),
+                _ => return,
+            }
         }
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, key)) = self.by_use.pop_first() {
-            self.by_key.remove(&key);
-            self.room.give(ENTRY_SIZE);
+        if let Some((_, key)) = self.by_use.first_key_value() {
+            let key = *key;
+            self.forget(&key);
         }
     }
 }
@@ -230,11 +237,32 @@ mod tests {
         assert_eq!(sessions.table().by_key.len(), 80);
         assert_eq!(learn(0), Learned::Known);
         assert_eq!(learn(1), Learned::InPlaceOfOldest);
-        // What expires gives its room back.
+        // What expires is gone at once, and gives its room back.
         let later = now + TIMEOUT;
         for number in 100..180_u32 {
             let learned = sessions.learn(&number.to_le_bytes(), &server("a"), true, later, TIMEOUT);
             assert_eq!(learned, Learned::Created);
+            assert_eq!(sessions.find(&0_u32.to_le_bytes(), later, TIMEOUT), None);
         }
+        assert_eq!(sessions.table().by_key.len(), 80);
+    }
+
+    /// As many as give their room back at a time, and more behind them.
+    #[test]
+    fn what_has_expired_is_not_found_though_its_room_is_taken() {
+        let sessions = Sessions::new(32768);
+        let now = Instant::now();
+        let learn = |number: u32, name, create, now| {
+            sessions.learn(&number.to_le_bytes(), &server(name), create, now, TIMEOUT)
+        };
+        for number in 0..80 {
+            learn(number, "a", true, now);
+        }
+        let later = now + TIMEOUT;
+        assert_eq!(sessions.find(&79_u32.to_le_bytes(), later, TIMEOUT), None);
+        assert_eq!(sessions.table().by_key.len(), 48);
+        assert_eq!(learn(79, "b", false, later), Learned::Nothing);
+        assert_eq!(learn(78, "b", true, later), Learned::Created);
+        assert_eq!(sessions.table().by_key.len(), 1);
     }
 }
