@@ -4,11 +4,12 @@
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it
 //! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
-//! connections. Which server of a group is asked is the business of `upstream`.
+//! connections; `connection` is one to a server. Which server of a group is asked is the business of `upstream`.
 
 pub mod attempts;
 mod body;
 mod buffers;
+mod connection;
 mod cookies;
 mod family;
 mod head;
@@ -28,14 +29,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::upstream::Lease;
 use ::upstream::pool::{self, Connection, Made};
 use base::pieces::Pieces;
 use bytes::Bytes;
-use engine::Buffer;
-use engine::net::{Address, ConnectError, Segment, SocketOptions};
+use engine::net::{Address, ConnectError, Segment};
 use engine::select::{Either, either};
-use framework::generation::Local;
 use http::body as request_body;
 use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
@@ -49,7 +47,7 @@ use proto::header::Known;
 use proto::method::Method;
 use transport::Transport;
 
-use crate::upstream::{AtEnd, Group, Selection};
+use crate::upstream::Selection;
 
 pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
@@ -57,6 +55,7 @@ pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use attempts::{Attempt, Attempts, ShownTarget, TARGET};
 use body::UpstreamBody;
+use connection::{Home, UpstreamConnection, terms};
 use family::Causes;
 use response::UpstreamResponse;
 use settings::HttpVersion;
@@ -78,61 +77,6 @@ const READING_BODY: &str = "while reading upstream";
 
 /// What is done then, until the answer begins.
 const SENDING: &str = "while sending request to upstream";
-
-/// A connection to a peer.
-pub(super) struct UpstreamConnection {
-    stream: Transport,
-    made: Made,
-    /// What it sent, or how it ended, while the request was still being sent.
-    early: Option<io::Result<Buffer>>,
-    /// Whether the request has been given to it to its last byte.
-    asked: bool,
-    /// The peer, as long as it has the request; once it has answered.
-    lease: Option<Lease>,
-    /// What is learned of the session as soon as the last byte of the answer has come.
-    at_end: Option<AtEnd>,
-    /// Where it goes once its answer has come whole.
-    home: Rc<Home>,
-}
-
-/// Where connections are kept that have served one request and may serve another.
-struct Home {
-    local: Rc<Local>,
-    group: Arc<Group>,
-}
-
-impl UpstreamConnection {
-    /// A request may be sent over it.
-    fn over(connection: Connection, settings: &Settings, home: Rc<Home>) -> UpstreamConnection {
-        let Connection { transport, made } = connection;
-        transport.set_send_timeout(settings.send_timeout);
-        UpstreamConnection {
-            stream: transport,
-            made,
-            early: None,
-            asked: false,
-            lease: None,
-            at_end: None,
-            home,
-        }
-    }
-
-    /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
-    /// much.
-    fn done(mut self, may_go_on: bool) {
-        self.at_end = None;
-        self.lease = None;
-        let is_kept = may_go_on && self.asked && self.early.is_none();
-        if !is_kept || self.stream.backlog() > 0 || self.home.group.shared.keepalive.is_none() {
-            return self.stream.announce_end();
-        }
-        let connection = Connection {
-            transport: self.stream,
-            made: self.made,
-        };
-        pool::give_back(&self.home.local, &self.home.group.shared, connection);
-    }
-}
 
 /// Why a try came to nothing.
 pub(super) struct Failure {
@@ -544,27 +488,6 @@ async fn converse(
 ) -> Result<UpstreamResponse, AttemptError> {
     send(request, exchange, settings, peer, outgoing).await?;
     response::read(request, exchange, settings, peer).await
-}
-
-/// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
-fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
-    let Some(keepalive) = group.shared.keepalive else {
-        return Bytes::new();
-    };
-    let mut terms = Vec::new();
-    if keepalive.local {
-        terms.extend_from_slice(&proxy.place);
-    }
-    if outgoing.socket.options != SocketOptions::default() {
-        terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
-    }
-    if let Some(secured) = &outgoing.secured {
-        // Whom to trust is a generation's: what it names may have changed since.
-        let generation = request.local.generation.number;
-        terms.extend_from_slice(format!(" by {generation} ").as_bytes());
-        secured.append_terms(&mut terms);
-    }
-    terms.into()
 }
 
 /// Waits until a peer may be asked, where the group has requests wait and this is the first try; how long that has taken. Whoever

@@ -118,7 +118,7 @@ mod tests {
 
     fn shown(cookie: &Cookie) -> String {
         let mut shown = String::new();
-        with_request(|mut request| {
+        with_request(|request| {
             let value = cookie.value(request, b"a");
             shown = String::from_utf8_lossy(&value).into_owned();
         });

@@ -1,0 +1,97 @@
+//! A connection to an upstream server: what is asked over it, and where it goes when that has been answered.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::upstream::Lease;
+use ::upstream::pool::{self, Connection, Made};
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::SocketOptions;
+use framework::generation::Local;
+use http::request::Request;
+use transport::Transport;
+
+use super::{Outgoing, Proxy, Settings};
+use crate::upstream::{AtEnd, Group};
+
+/// A connection to a peer.
+pub(super) struct UpstreamConnection {
+    pub(super) stream: Transport,
+    made: Made,
+    /// What it sent, or how it ended, while the request was still being sent.
+    pub(super) early: Option<io::Result<Buffer>>,
+    /// Whether the request has been given to it to its last byte.
+    pub(super) asked: bool,
+    /// The peer, as long as it has the request; once it has answered.
+    pub(super) lease: Option<Lease>,
+    /// What is learned of the session as soon as the last byte of the answer has come.
+    pub(super) at_end: Option<AtEnd>,
+    /// Where it goes once its answer has come whole.
+    home: Rc<Home>,
+}
+
+/// Where connections are kept that have served one request and may serve another.
+pub(super) struct Home {
+    pub(super) local: Rc<Local>,
+    pub(super) group: Arc<Group>,
+}
+
+impl UpstreamConnection {
+    /// A request may be sent over it.
+    pub(super) fn over(
+        connection: Connection,
+        settings: &Settings,
+        home: Rc<Home>,
+    ) -> UpstreamConnection {
+        let Connection { transport, made } = connection;
+        transport.set_send_timeout(settings.send_timeout);
+        UpstreamConnection {
+            stream: transport,
+            made,
+            early: None,
+            asked: false,
+            lease: None,
+            at_end: None,
+            home,
+        }
+    }
+
+    /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
+    /// much.
+    pub(super) fn done(mut self, may_go_on: bool) {
+        self.at_end = None;
+        self.lease = None;
+        let is_kept = may_go_on && self.asked && self.early.is_none();
+        if !is_kept || self.stream.backlog() > 0 || self.home.group.shared.keepalive.is_none() {
+            return self.stream.announce_end();
+        }
+        let connection = Connection {
+            transport: self.stream,
+            made: self.made,
+        };
+        pool::give_back(&self.home.local, &self.home.group.shared, connection);
+    }
+}
+
+/// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
+pub(super) fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
+    let Some(keepalive) = group.shared.keepalive else {
+        return Bytes::new();
+    };
+    let mut terms = Vec::new();
+    if keepalive.local {
+        terms.extend_from_slice(&proxy.place);
+    }
+    if outgoing.socket.options != SocketOptions::default() {
+        terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
+    }
+    if let Some(secured) = &outgoing.secured {
+        // Whom to trust is a generation's: what it names may have changed since.
+        let generation = request.local.generation.number;
+        terms.extend_from_slice(format!(" by {generation} ").as_bytes());
+        secured.append_terms(&mut terms);
+    }
+    terms.into()
+}
