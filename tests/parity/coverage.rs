@@ -86,7 +86,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/upstreams.rs",
         "hash ip_hash keepalive least_conn least_time queue random zone",
     ),
-    ("tests/sticky.rs", "sticky"),
     (
         "tests/video.rs",
         "mp4_limit_rate mp4_limit_rate_after",

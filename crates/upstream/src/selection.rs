@@ -14,7 +14,7 @@ use crate::queue::Place;
 use crate::state::millis;
 use crate::tried::Tried;
 
-/// [`Selection::next`], then [`Selection::failed`] or [`Selection::done`], until a peer answers or no try is left.
+/// [`Selection::next`], then [`Selection::failed`] or [`Selection::answered`], until a peer answers or no try is left.
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
@@ -69,7 +69,7 @@ impl Selection {
     /// Wants the peer of this name ([`Peer::id`]) from now on, and another only where that may not be asked. One that is draining
     /// is given to whoever names it.
     pub fn want(&mut self, id: Option<Bytes>) {
-        self.hint = id;
+        self.hint = id.filter(|id| !id.is_empty());
     }
 
     /// The group that it chooses from.

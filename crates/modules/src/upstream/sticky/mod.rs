@@ -31,7 +31,7 @@ pub(super) static STICKY: Setting<Written> = Setting::new(
     &[
         "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] [path=path]",
         "route $variable ...",
-        "learn create=$variable lookup=$variable zone=name:size [timeout=time] [header]",
+        "learn create=$variable ... lookup=$variable ... zone=name:size [timeout=time] [header]",
     ],
     line::read,
 )
