@@ -58,6 +58,7 @@ pub mod status_page;
 pub mod subject;
 pub mod tables;
 pub mod tasks;
+pub mod temporary_file;
 pub mod temporary_paths;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

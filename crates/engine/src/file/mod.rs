@@ -271,27 +271,42 @@ impl File {
         Ok((memory, filled))
     }
 
-    /// Writes all of `bytes` at `offset`, on a thread of the pool. The file must have been made by [`File::from`].
+    /// Writes all of `parts` one behind the other, from `offset` on, on a thread of the pool. The file must have been made by
+    /// [`File::from`].
     ///
     /// # Errors
     /// Those of `pwrite()`.
-    pub async fn write_at(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
+    pub async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
         let file = self.clone();
-        weighed(Weight::of_read(bytes.len() as u64), move || {
-            let mut written = 0;
-            while let Some(rest) = bytes.get(written..)
-                && !rest.is_empty()
-            {
-                match rustix::io::pwrite(&file, rest, offset + written as u64) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(count) => written += count,
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        let job = move || {
+            let mut at = offset;
+            let written = parts.iter().try_for_each(|part| {
+                file.write_part(at, part)?;
+                at += part.len() as u64;
+                Ok(())
+            });
+            // What was received goes back to the thread that receives.
+            (written, parts)
+        };
+        let (written, _parts) = weighed(Weight::of_read(length as u64), job).await;
+        written
+    }
+
+    /// Writes all of `bytes` at `offset`, waiting for the disk.
+    fn write_part(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..)
+            && !rest.is_empty()
+        {
+            match rustix::io::pwrite(self, rest, offset + written as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            Ok(())
-        })
-        .await
+        }
+        Ok(())
     }
 
     /// What is known of the file now, at once.
