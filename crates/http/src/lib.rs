@@ -53,6 +53,7 @@ pub mod server_tokens;
 pub mod shared;
 pub mod slots;
 pub mod source;
+pub mod spill;
 pub mod state;
 pub mod status_page;
 pub mod subject;

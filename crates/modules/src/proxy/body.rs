@@ -1,10 +1,16 @@
-//! The upstream's body as it comes: as fast as it is asked for, and no faster.
+//! The upstream's body as it comes.
+//!
+//! Without buffering as fast as it is asked for, and no faster. With it (`proxy_buffering`) at the upstream's own pace: what the
+//! client is slow to take is kept in a [`Spill`], and the upstream is let go as soon as its answer has come whole. Where the
+//! client keeps up, nothing is kept.
 
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -13,6 +19,7 @@ use http::exchange::h1::{take_data, take_front};
 use http::log::{self, Level};
 use http::output::Piece;
 use http::source::{Break, Given, Source, Told};
+use http::spill::Spill;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
@@ -30,11 +37,20 @@ enum Remaining {
     UntilClose,
 }
 
+/// How the body has ended.
+#[derive(Clone, Copy)]
+enum Ending {
+    Whole,
+    Broken(Break),
+}
+
 /// The body of an upstream's response.
 pub(super) struct UpstreamBody {
-    peer: UpstreamConnection,
+    /// Until the body has ended.
+    peer: Option<UpstreamConnection>,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
     seen: Rc<Attempts>,
+    settings: Arc<Settings>,
     remaining: Remaining,
     received: Buffer,
     /// How the upstream has stopped sending, once that has been found out.
@@ -43,15 +59,19 @@ pub(super) struct UpstreamBody {
     came_with_head: u64,
     /// See [`Arrived::beyond`]; 0 once that counts.
     beyond: u64,
-    read_timeout: Duration,
     /// When the wait under way ends.
     deadline: Option<Instant>,
-    ignore_client_abort: bool,
-    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is read ahead.
     flush: bool,
     flush_next: bool,
-    /// What is to be said once the log has been told why.
-    broken: Option<Break>,
+    /// What has been read ahead of the client.
+    ahead: Spill,
+    /// That was full, and the client has not taken any of it since.
+    pressed: bool,
+    /// What the log has not been told yet.
+    told: VecDeque<Told>,
+    /// How the body has ended, behind what has been read ahead.
+    ending: Option<Ending>,
     /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
     /// belongs to reading that, where every part leaves at once.
     doing: &'static str,
@@ -88,7 +108,7 @@ impl UpstreamBody {
         buffered: bool,
     ) -> UpstreamBody {
         UpstreamBody {
-            peer,
+            peer: Some(peer),
             seen,
             remaining: match framing {
                 ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
@@ -100,25 +120,30 @@ impl UpstreamBody {
             came_with_head: arrived.rest.len() as u64,
             beyond: arrived.beyond,
             received: arrived.rest,
-            read_timeout: settings.read_timeout,
             deadline: None,
-            ignore_client_abort: settings.ignore_client_abort,
             flush: !buffered,
             flush_next: false,
-            broken: None,
+            ahead: Spill::new(&settings.buffers.limits),
+            pressed: false,
+            told: VecDeque::new(),
+            ending: None,
             doing: match buffered {
                 true => READING_BODY,
                 false => READING,
             },
+            settings: Arc::clone(settings),
         }
     }
 
-    /// The body has come to its end.
-    fn end(&mut self) -> Given {
+    /// The body has come to its end, with nothing left over: the upstream has done its part, however much of it the client has
+    /// yet to take.
+    fn end(&mut self) {
         self.remaining = Remaining::Nothing;
-        self.peer.stream.announce_end();
+        if let Some(peer) = self.peer.take() {
+            peer.stream.announce_end();
+        }
         self.note_end();
-        Given::End
+        self.ending = Some(Ending::Whole);
     }
 
     fn note_end(&self) {
@@ -127,8 +152,8 @@ impl UpstreamBody {
     }
 
     /// The upstream sends no more: the end where nothing else marks it, else a broken response.
-    fn stop(&mut self, stopped: io::Result<()>) -> Given {
-        let text = match stopped {
+    fn stop(&mut self, stopped: io::Result<()>) {
+        let text: Cow<'static, str> = match stopped {
             Ok(()) if matches!(self.remaining, Remaining::UntilClose) => return self.end(),
             Ok(()) => "upstream prematurely closed connection while reading upstream".into(),
             Err(error) => match error.kind() {
@@ -145,33 +170,33 @@ impl UpstreamBody {
                 .into(),
             },
         };
-        self.break_off(Break::Unfinished, text)
+        self.break_off(Break::Unfinished, Told::new(Level::Error, text));
     }
 
     /// Ends a response that lacks its end.
-    fn break_off(&mut self, broken: Break, text: std::borrow::Cow<'static, str>) -> Given {
+    fn break_off(&mut self, broken: Break, told: Told) {
         self.remaining = Remaining::Nothing;
+        self.peer = None;
         self.note_end();
-        self.broken = Some(broken);
-        Given::Told(Told::new(Level::Error, text))
+        self.told.push_back(told);
+        self.ending = Some(Ending::Broken(broken));
     }
 
     /// What of the received bytes comes next; `None` where they end before a piece does.
-    fn take(&mut self) -> Option<Given> {
+    fn take(&mut self) -> Option<Bytes> {
         while !self.received.is_empty() {
             match &mut self.remaining {
                 Remaining::Nothing => {
                     self.received = Buffer::default();
-                    return Some(Given::Told(told_excess(self.doing)));
+                    self.told.push_back(told_excess(self.doing));
                 }
                 Remaining::NothingAfterChunks => {
                     self.received = Buffer::default();
                     let text = format!("upstream sent data after final chunk {}", self.doing);
-                    return Some(Given::Told(Told::new(Level::Warn, text)));
+                    self.told.push_back(Told::new(Level::Warn, text));
                 }
                 Remaining::UntilClose => {
-                    let bytes = std::mem::take(&mut self.received).into_bytes();
-                    return Some(self.piece(bytes));
+                    return Some(std::mem::take(&mut self.received).into_bytes());
                 }
                 Remaining::Length(left) => {
                     let taken = usize::try_from(*left)
@@ -181,22 +206,21 @@ impl UpstreamBody {
                     if *left == 0 {
                         self.remaining = Remaining::Nothing;
                     }
-                    let bytes = take_front(&mut self.received, taken);
-                    return Some(self.piece(bytes));
+                    return Some(take_front(&mut self.received, taken));
                 }
                 Remaining::Chunked(decoder) => {
                     let Ok(decoded) = decoder.gather(&mut self.received) else {
                         let text = "upstream sent invalid chunked response while reading upstream";
-                        return Some(self.break_off(Break::Framing, text.into()));
+                        self.received = Buffer::default();
+                        self.break_off(Break::Framing, Told::new(Level::Error, text));
+                        return None;
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
                         self.remaining = Remaining::NothingAfterChunks;
                     }
-                    match bytes {
-                        Some(bytes) => return Some(self.piece(bytes)),
-                        None if decoded.done => return None,
-                        None => {}
+                    if bytes.is_some() {
+                        return bytes;
                     }
                 }
             }
@@ -204,46 +228,36 @@ impl UpstreamBody {
         None
     }
 
-    fn piece(&mut self, bytes: Bytes) -> Given {
-        self.flush_next = self.flush;
-        Given::Piece(Piece::Bytes(bytes))
+    /// Whether all of the body has come, as its framing says.
+    fn has_come(&self) -> bool {
+        matches!(
+            self.remaining,
+            Remaining::Nothing | Remaining::NothingAfterChunks
+        )
     }
-}
 
-impl Source for UpstreamBody {
-    fn next(&mut self) -> Given {
-        if self.came_with_head > 0 {
-            let length = std::mem::take(&mut self.came_with_head);
-            let beyond = std::mem::take(&mut self.beyond);
-            self.seen.borrow_mut().note(|attempt, _| {
-                attempt.response_length += length;
-                attempt.bytes_received += beyond;
-            });
+    /// What has been received has been taken: finds out whether that was the end.
+    fn settle(&mut self) {
+        if self.ending.is_some() {
+            return;
         }
-        if let Some(broken) = self.broken {
-            return Given::Broken(broken);
-        }
-        if std::mem::take(&mut self.flush_next) {
-            return Given::Piece(Piece::Flush);
-        }
-        if let Some(given) = self.take() {
-            return given;
-        }
-        if let Remaining::Nothing | Remaining::NothingAfterChunks = self.remaining {
-            return self.end();
-        }
-        match self.stopped.take() {
-            Some(stopped) => self.stop(stopped),
-            None => Given::Nothing,
+        if self.has_come() {
+            self.end();
+        } else if let Some(stopped) = self.stopped.take() {
+            self.stop(stopped);
         }
     }
 
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let read_timeout = self.read_timeout;
+    /// Receives more, unless the body has ended.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(peer) = &self.peer else {
+            return Poll::Ready(());
+        };
+        let read_timeout = self.settings.read_timeout;
         let deadline = self
             .deadline
             .get_or_insert_with(|| engine::now() + read_timeout);
-        let received = ready!(self.peer.stream.poll_recv(Some(*deadline), context));
+        let received = ready!(peer.stream.poll_recv(Some(*deadline), context));
         self.deadline = None;
         match received {
             Ok(buffer) if buffer.is_empty() => self.stopped = Some(Ok(())),
@@ -261,17 +275,124 @@ impl Source for UpstreamBody {
         Poll::Ready(())
     }
 
+    /// Waits for a part on its way to the temporary file.
+    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let written = ready!(self.ahead.poll_written(context));
+        if let Some(path) = written.made {
+            let path = path.display();
+            let text = format!(
+                "an upstream response is buffered to a temporary file {path} while reading upstream"
+            );
+            self.told.push_back(Told::new(Level::Warn, text));
+        }
+        if let Some(failure) = written.failure {
+            let text = format!("{failure} while reading upstream");
+            self.received = Buffer::default();
+            self.break_off(Break::Unkept, Told::new(Level::Crit, text));
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Source for UpstreamBody {
+    fn next(&mut self) -> Given {
+        self.pressed = false;
+        if self.came_with_head > 0 {
+            let length = std::mem::take(&mut self.came_with_head);
+            let beyond = std::mem::take(&mut self.beyond);
+            self.seen.borrow_mut().note(|attempt, _| {
+                attempt.response_length += length;
+                attempt.bytes_received += beyond;
+            });
+        }
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Given::Told(told);
+            }
+            if std::mem::take(&mut self.flush_next) {
+                return Given::Piece(Piece::Flush);
+            }
+            if let Some(piece) = self.ahead.take() {
+                return Given::Piece(piece);
+            }
+            if self.ahead.is_writing() {
+                return Given::Nothing;
+            }
+            match self.ending {
+                Some(Ending::Whole) => return Given::End,
+                Some(Ending::Broken(broken)) => return Given::Broken(broken),
+                None => {}
+            }
+            if let Some(bytes) = self.take() {
+                self.flush_next = self.flush;
+                return Given::Piece(Piece::Bytes(bytes));
+            }
+            self.settle();
+            if self.told.is_empty() && self.ending.is_none() {
+                return Given::Nothing;
+            }
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.ahead.is_writing() {
+            true => self.poll_written(context),
+            false => self.poll_receive(context),
+        }
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        if self.flush {
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Poll::Ready(Ok(told));
+            }
+            if self.ahead.is_writing() && self.poll_written(context).is_ready() {
+                continue;
+            }
+            match self.ending {
+                Some(Ending::Broken(broken @ Break::Unkept)) => return Poll::Ready(Err(broken)),
+                Some(_) => return Poll::Pending,
+                None => {}
+            }
+            while let Some(bytes) = self.take() {
+                self.ahead.push(bytes);
+            }
+            self.settle();
+            if !self.told.is_empty() || self.ending.is_some() {
+                continue;
+            }
+            if self.ahead.has_room() {
+                ready!(self.poll_receive(context));
+                continue;
+            }
+            if !self.pressed {
+                // The client may only be about to take what it was given: nothing is written to a file for that.
+                self.pressed = true;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if self.ahead.is_writing() || !self.ahead.start_writing() {
+                return Poll::Pending; // the upstream waits for the disk, or for the client
+            }
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        let goes_on = self.ending.is_none() && !self.has_come();
+        (goes_on && !self.flush).then_some(self.settings.buffers.busy_size)
+    }
+
     /// Not where every part leaves at once: as in nginx the end comes once that has left.
     fn is_whole(&self) -> bool {
-        let nothing = matches!(
-            self.remaining,
-            Remaining::Nothing | Remaining::NothingAfterChunks
-        );
-        nothing && !self.flush
+        let broken = matches!(self.ending, Some(Ending::Broken(_)));
+        self.has_come() && !broken && !self.flush && self.ahead.is_empty()
     }
 
     fn outlives_client(&self) -> bool {
-        self.ignore_client_abort
+        self.settings.ignore_client_abort
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

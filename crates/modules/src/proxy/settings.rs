@@ -3,7 +3,6 @@
 use http::location::LocationName;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::buffers;
+use super::buffers::{self, Buffers};
 use super::family::{BindLine, Causes, Family, local_address};
 use super::ssl::{UpstreamTls, check_unused};
 use super::target::{self, Scheme, Target};
@@ -85,8 +84,12 @@ static PROXY: Family = Family::of("proxy_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
-/// Where nginx puts what its buffers do not hold.
-static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
+/// Where temporary files go that no line gives a directory.
+const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &BUFFERS.temp_path.spec,
+    default: "proxy_temp",
+    levels: &[1, 2],
+};
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[
@@ -189,6 +192,7 @@ pub struct Settings {
     pub(super) send_timeout: Duration,
     pub(super) read_timeout: Duration,
     pub(super) buffering: bool,
+    pub(super) buffers: Buffers,
     pub(super) request_buffering: bool,
     pub(super) pass_request_headers: bool,
     pub(super) pass_request_body: bool,
@@ -254,6 +258,7 @@ impl Feature for Settings {
         &BUFFERS.busy_buffers_size,
         &BUFFERS.temp_file_write_size,
         &BUFFERS.max_temp_file_size,
+        &BUFFERS.temp_path,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -281,12 +286,12 @@ impl Feature for Settings {
             Some(BindLine::Fixed(address)) => Bind::Fixed(address),
             Some(BindLine::Variable(template)) => Bind::Text(compiler.text(&template)),
         };
-        BUFFERS.check(scope, &PROXY.buffer_size)?;
         Ok(Settings {
             connect_timeout: scope.get(&PROXY.connect_timeout)?,
             send_timeout: scope.get(&PROXY.send_timeout)?,
             read_timeout: scope.get(&PROXY.read_timeout)?,
             buffering: scope.get(&PROXY.buffering)?,
+            buffers: BUFFERS.compile(compiler, scope, &PROXY.buffer_size, &TEMPORARY_PATH)?,
             request_buffering: scope.get(&PROXY.request_buffering)?,
             pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
             pass_request_body: scope.get(&PROXY.pass_request_body)?,
@@ -354,12 +359,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    let path = TemporaryPath {
-        spec: &TEMP_PATH.spec,
-        default: "proxy_temp",
-        levels: &[1, 2],
-    };
-    temporary_paths::add(compiler, &path);
+    temporary_paths::add(compiler, &TEMPORARY_PATH);
     check_unused(compiler, root);
 }
 
@@ -401,10 +401,12 @@ impl Proxy {
             true => Some(compiler.feature(scope)?),
             false => None,
         };
+        let settings: Arc<Settings> = compiler.feature(scope)?;
+        compiler.directory(&settings.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
         Ok(Some(Arc::new(Proxy {
-            settings: compiler.feature(scope)?,
+            settings,
             destination,
             tls,
             prefix_length: prefix.len(),
