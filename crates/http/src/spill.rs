@@ -145,14 +145,29 @@ impl Spill {
         self.writing.is_some()
     }
 
-    /// Begins to write what is oldest in memory; whether there is any that the file takes. Only one part is written at a time.
-    pub fn start_writing(&mut self) -> bool {
+    /// Whether what is to leave next lies in the file.
+    pub fn is_in_file(&self) -> bool {
+        !self.in_file.is_empty()
+    }
+
+    /// Whether there is something in memory that the file takes now: one part is written at a time.
+    pub fn may_write(&self) -> bool {
+        !self.is_writing() && self.next_part() > 0
+    }
+
+    /// How many bytes are written next.
+    fn next_part(&self) -> usize {
         let room = self.limits.file_max.saturating_sub(self.in_file.end);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
-        let length = self.held.min(self.limits.write_size).min(room);
-        if length == 0 || self.is_writing() {
-            return false;
+        self.held.min(self.limits.write_size).min(room)
+    }
+
+    /// Begins to write what is oldest in memory, where that [may be](Spill::may_write).
+    pub fn start_writing(&mut self) {
+        if !self.may_write() {
+            return;
         }
+        let length = self.next_part();
         let (mut parts, mut left) = (Vec::new(), length);
         while left > 0
             && let Some(mut part) = self.memory.pop_front()
@@ -167,7 +182,6 @@ impl Spill {
         let directory = Arc::clone(&self.limits.directory);
         let job = Box::pin(write(stored, directory, self.in_file.end, parts));
         self.writing = Some(Writing { length, job });
-        true
     }
 
     /// Waits until what is being written has been; ready at once where nothing is.
@@ -302,24 +316,27 @@ mod tests {
         run(async || {
             let mut spill = Spill::new(&limits(20_000, 10_000, 4000));
             assert!(spill.is_empty() && spill.has_room());
-            assert!(!spill.start_writing());
+            assert!(!spill.may_write());
             spill.push(vec![1; 3000].into());
             assert!(spill.has_room());
             spill.push(vec![2; 3000].into());
             assert!(!spill.has_room(), "a receive brings up to 16 KiB");
-            assert!(spill.start_writing() && !spill.start_writing());
+            assert!(spill.may_write());
+            spill.start_writing();
+            assert!(!spill.may_write());
             assert!(spill.is_writing() && spill.take().is_none());
             let first = written(&mut spill).await;
             let path = first.made.unwrap();
             assert!(first.failure.is_none() && !path.exists());
             assert_eq!((spill.held, spill.in_file.clone()), (2000, 0..4000));
-            assert!(spill.start_writing());
+            spill.start_writing();
             let second = written(&mut spill).await;
             assert!(second.made.is_none() && second.failure.is_none());
             spill.push(vec![3; 9000].into());
             // What is left of the file is filled, and not more.
             for length in [4000, 0] {
-                assert_eq!(spill.start_writing(), length > 0);
+                assert_eq!(spill.may_write(), length > 0);
+                spill.start_writing();
                 written(&mut spill).await;
             }
             assert_eq!((spill.held, spill.in_file.clone()), (5000, 0..10_000));
@@ -334,7 +351,7 @@ mod tests {
             assert!(spill.take().is_none() && spill.is_empty());
             // What has been taken of the file counts all the same.
             spill.push(vec![4; 10].into());
-            assert!(!spill.start_writing());
+            assert!(!spill.may_write());
         });
     }
 
@@ -360,7 +377,7 @@ mod tests {
             };
             let mut spill = Spill::new(&Arc::new(limits));
             spill.push(vec![1; 100].into());
-            assert!(spill.start_writing());
+            spill.start_writing();
             let failed = written(&mut spill).await;
             let text = failed.failure.unwrap().to_string();
             assert!(text.starts_with("open() \"/nowhere/at/all/"), "{text}");
@@ -395,9 +412,8 @@ mod tests {
                             spill.push(bytes.into());
                         }
                         2 => {
-                            if spill.start_writing() {
-                                assert!(written(&mut spill).await.failure.is_none());
-                            }
+                            spill.start_writing();
+                            assert!(written(&mut spill).await.failure.is_none());
                         }
                         _ => {
                             if let Some(piece) = spill.take() {

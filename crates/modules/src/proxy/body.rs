@@ -7,13 +7,14 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::Buffer;
+use engine::{Buffer, Sleep};
 use http::exchange::Abort;
 use http::exchange::h1::{take_data, take_front};
 use http::log::{self, Level};
@@ -26,6 +27,10 @@ use proto::h1::response::ResponseBody;
 use super::attempts::Attempts;
 use super::response::{READING, WHILE_READING};
 use super::{READING_BODY, Settings, UpstreamConnection, told_left};
+
+/// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
+/// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// What of the body is still to come.
 enum Remaining {
@@ -66,8 +71,8 @@ pub(super) struct UpstreamBody {
     flush_next: bool,
     /// What has been read ahead of the client.
     ahead: Spill,
-    /// That was full, and the client has not taken any of it since.
-    pressed: bool,
+    /// Where that is full and no file has any of it: how long the client has yet to take some.
+    patience: Option<Sleep>,
     /// What the log has not been told yet.
     told: VecDeque<Told>,
     /// How the body has ended, behind what has been read ahead.
@@ -124,7 +129,7 @@ impl UpstreamBody {
             flush: !buffered,
             flush_next: false,
             ahead: Spill::new(&settings.buffers.limits),
-            pressed: false,
+            patience: None,
             told: VecDeque::new(),
             ending: None,
             doing: match buffered {
@@ -296,7 +301,7 @@ impl UpstreamBody {
 
 impl Source for UpstreamBody {
     fn next(&mut self) -> Given {
-        self.pressed = false;
+        self.patience = None;
         if self.came_with_head > 0 {
             let length = std::mem::take(&mut self.came_with_head);
             let beyond = std::mem::take(&mut self.beyond);
@@ -368,15 +373,14 @@ impl Source for UpstreamBody {
                 ready!(self.poll_receive(context));
                 continue;
             }
-            if !self.pressed {
-                // The client may only be about to take what it was given: nothing is written to a file for that.
-                self.pressed = true;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            if self.ahead.is_writing() || !self.ahead.start_writing() {
+            if !self.ahead.may_write() {
                 return Poll::Pending; // the upstream waits for the disk, or for the client
             }
+            if !self.ahead.is_in_file() {
+                let patience = self.patience.get_or_insert_with(|| engine::sleep(PATIENCE));
+                ready!(Pin::new(patience).poll(context));
+            }
+            self.ahead.start_writing();
         }
     }
 
