@@ -59,6 +59,16 @@ impl Peer {
         }
     }
 
+    /// A peer like this one at another address, which has a state of its own.
+    pub(crate) fn at(&self, address: Address) -> Peer {
+        Peer {
+            name: Bytes::from(address.to_string()),
+            address,
+            state: OnceLock::new(),
+            ..self.clone()
+        }
+    }
+
     /// How it does, by what all threads have seen.
     pub fn state(&self) -> &Arc<State> {
         self.state.get_or_init(Arc::default)

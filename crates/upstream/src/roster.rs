@@ -150,22 +150,16 @@ impl Roster {
 impl Host {
     /// The peer at an address.
     fn makes(&self, found: &Found) -> Peer {
-        let mut peer = Peer::new(found.address.clone());
         let template = &self.template;
-        peer.server = found
-            .server
-            .clone()
-            .unwrap_or_else(|| template.server.clone());
+        let mut peer = template.at(found.address.clone());
+        if let Some(server) = &found.server {
+            peer.server = server.clone();
+        }
         // What is written goes before what a lookup says.
         peer.weight = match (template.weight, found.weight) {
             (1, Some(weight)) if self.service.is_some() => i64::from(weight.max(1)),
             (weight, _) => weight,
         };
-        peer.max_conns = template.max_conns;
-        peer.max_fails = template.max_fails;
-        peer.fail_timeout = template.fail_timeout;
-        peer.down = template.down;
-        peer.draining = template.draining;
         peer.id = match &self.route {
             Some(route) => route.clone(),
             None => (self.id_of)(&peer.name),

@@ -85,7 +85,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         // nginx asks again what it has asked on a connection that was kept and is closed without an answer.
-        sentence: "connections to upstreams are not kept yet",
+        sentence: "**An upstream that closes a kept connection without an answer** is asked once more over another. Whether it had been heard to close by then is a matter of moments.",
         is: |case, difference| {
             let requests = case.asking(&["none", "cut", "close"]);
             let closed = "upstream prematurely closed connection while reading response header from upstream";

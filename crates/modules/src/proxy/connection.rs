@@ -80,10 +80,14 @@ pub(super) fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &
     let Some(keepalive) = group.shared.keepalive else {
         return Bytes::new();
     };
-    let mut terms = Vec::new();
-    if keepalive.local {
-        terms.extend_from_slice(&proxy.place);
+    let place = match keepalive.local {
+        true => proxy.place.clone(),
+        false => Bytes::new(),
+    };
+    if outgoing.secured.is_none() && outgoing.socket.options == SocketOptions::default() {
+        return place;
     }
+    let mut terms = place.to_vec();
     if outgoing.socket.options != SocketOptions::default() {
         terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
     }

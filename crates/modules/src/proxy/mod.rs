@@ -438,7 +438,7 @@ async fn attempt(
     began: Instant,
 ) -> Result<(UpstreamConnection, UpstreamResponse), AttemptError> {
     let waited = wait_for_turn(request, exchange, settings, selection).await?;
-    let address = choose(request, selection, outgoing, waited)?;
+    let address = choose(request, selection, outgoing, &waited)?;
     log::error!(request, Debug, "http upstream connect: {address}");
     let group = &home.group.shared;
     let (mut peer, kept) = match pool::take(&home.local, group, &address, &outgoing.terms) {
@@ -490,23 +490,34 @@ async fn converse(
     response::read(request, exchange, settings, peer).await
 }
 
-/// Waits until a peer may be asked, where the group has requests wait and this is the first try; how long that has taken. Whoever
-/// has waited in vain finds none.
+/// How a request has waited for a peer.
+#[derive(Default)]
+struct Waited {
+    /// How long, if it has.
+    time: Option<Duration>,
+    /// There was none in time, or no room to wait: it gets none now, before those who go on waiting.
+    in_vain: bool,
+}
+
+/// Waits until a peer may be asked, where the group has requests wait and this is the first try.
 async fn wait_for_turn(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Settings,
     selection: &mut Selection,
-) -> Result<Option<Duration>, AttemptError> {
+) -> Result<Waited, AttemptError> {
     let Some(queueing) = selection.queueing() else {
-        return Ok(None);
+        return Ok(Waited::default());
     };
     let began = engine::now();
     if !selection.has_to_wait() && selection.next(request, began).is_some() {
-        return Ok(None);
+        return Ok(Waited::default());
     }
     let Some(place) = selection.wait() else {
-        return Ok(None);
+        return Ok(Waited {
+            time: None,
+            in_vain: true,
+        });
     };
     let waiting = async {
         loop {
@@ -525,25 +536,30 @@ async fn wait_for_turn(
             Either::Second(abort) => Err(abort),
         },
     };
-    if selection.given().is_some() {
+    let in_vain = selection.given().is_none();
+    if !in_vain {
         place.served();
     }
     match ended {
-        Ok(_) => Ok(Some(engine::now().saturating_duration_since(began))),
+        Ok(_) => Ok(Waited {
+            time: Some(engine::now().saturating_duration_since(began)),
+            in_vain,
+        }),
         Err(abort) => Err(client_left(request, exchange, &abort, CONNECTING).into()),
     }
 }
 
-/// Chooses the peer of the next try, for which the request has waited so long.
+/// Chooses the peer of the next try, for which the request has waited so.
 fn choose(
     request: &mut Request,
     selection: &mut Selection,
     outgoing: &Outgoing,
-    waited: Option<Duration>,
+    waited: &Waited,
 ) -> Result<Address, AttemptError> {
     let now = engine::now();
     let chosen = match selection.given() {
         Some(given) => Some(given),
+        None if waited.in_vain => None,
         None => selection.next(request, now),
     };
     let (address, name) = match chosen {
@@ -566,7 +582,7 @@ fn choose(
     }
     seen.attempts.push(Attempt {
         peer: name,
-        queue_time: waited,
+        queue_time: waited.time,
         ..Attempt::default()
     });
     drop(seen);
