@@ -51,6 +51,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("tests/log_places.rs", "debug_connection"),
     ("tests/metrics.rs", "metrics"),
+    (
+        "tests/proxy_buffering.rs",
+        "proxy_busy_buffers_size proxy_temp_file_write_size",
+    ),
     ("tests/robustness/server.rs", "user"),
     ("tests/robustness/limits.rs", "worker_connections"),
     (

@@ -739,7 +739,10 @@ fn files_open_and_tell_about_themselves() {
         assert_eq!(file.read_at(7, 100).await.unwrap().len(), 0);
         let writable = File::from(std::fs::File::options().write(true).open(&path).unwrap());
         writable
-            .write_at(7, Bytes::from_static(b" more"))
+            .write_at(
+                7,
+                vec![Bytes::from_static(b" "), Bytes::from_static(b"more")],
+            )
             .await
             .unwrap();
         assert_eq!(&file.read_at(0, 100).await.unwrap()[..], b"content more");

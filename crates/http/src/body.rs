@@ -4,11 +4,9 @@
 //! it whole, as nginx's `proxy_request_buffering on` does.
 
 use std::cell::Cell;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
@@ -21,6 +19,7 @@ use proto::h1::BodyLength;
 use crate::exchange::{Abort, Exchange};
 use crate::log;
 use crate::request::Request;
+use crate::temporary_file::Directory;
 use crate::temporary_paths::TemporaryPath;
 
 /// `client_body_temp_path`.
@@ -76,8 +75,8 @@ pub const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 
 /// Where request bodies go.
 pub struct BodySettings {
-    /// `client_body_temp_path`: the directory, absolute.
-    pub directory: PathBuf,
+    /// `client_body_temp_path`.
+    pub directory: Arc<Directory>,
     /// `client_body_in_file_only`.
     pub in_file_only: InFileOnly,
 }
@@ -91,7 +90,10 @@ impl Feature for BodySettings {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         Ok(BodySettings {
-            directory: compiler.directory(&scope.get(&CLIENT_BODY_TEMP_PATH)?),
+            directory: Arc::new(Directory {
+                path: compiler.directory(&scope.get(&CLIENT_BODY_TEMP_PATH)?),
+                levels: Vec::new(),
+            }),
             in_file_only: scope.get(&CLIENT_BODY_IN_FILE_ONLY)?,
         })
     }
@@ -774,45 +776,36 @@ async fn write(
     offset: &mut u64,
     parts: &mut Pieces,
 ) -> Result<(), u16> {
-    for bytes in parts.drain() {
-        let length = bytes.len() as u64;
-        if let Err(error) = file.write_at(*offset, bytes).await {
-            logs::error!(
-                request,
-                Crit,
-                "pwrite() of a request body failed {}",
-                logs::Errno(&error)
-            );
-            return Err(500);
-        }
-        *offset += length;
+    let parts: Vec<Bytes> = parts.drain().collect();
+    let length: usize = parts.iter().map(Bytes::len).sum();
+    if let Err(error) = file.write_at(*offset, parts).await {
+        logs::error!(
+            request,
+            Crit,
+            "pwrite() of a request body failed {}",
+            logs::Errno(&error)
+        );
+        return Err(500);
     }
+    *offset += length as u64;
     Ok(())
 }
 
-static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
-
-/// How far names jump where one is taken, so that files that an earlier process left are soon
-/// passed (nginx's `ngx_random_number`).
-const NAME_JUMP: u64 = 123_456;
-
-/// Makes a temporary file. Unless its name is asked for it is taken away at once, so that no
-/// crash leaves the file behind.
+/// Makes a temporary file, which keeps its name only where that is asked for.
 async fn create(request: &mut Request) -> Result<TemporaryFile, u16> {
-    let directory = request.plan.body.directory.clone();
+    let directory = Arc::clone(&request.plan.body.directory);
     let in_file_only = in_file_only(request);
     let mode = if request.body.to_file { 0o660 } else { 0o600 };
-    let (path, made) = engine::blocking(move || create_in(&directory, in_file_only, mode)).await;
-    match made {
-        Ok(file) => Ok(TemporaryFile {
+    let keeps_name = in_file_only != InFileOnly::Off;
+    match engine::blocking(move || directory.create(mode, keeps_name)).await {
+        Ok((path, file)) => Ok(TemporaryFile {
             taken: Cell::new(false),
             file: File::from(file),
             path,
             in_file_only,
         }),
-        Err(error) => {
-            let (shown, error) = (path.display(), logs::Errno(&error));
-            logs::error!(request, Crit, "open() \"{shown}\" failed {error}");
+        Err(failure) => {
+            logs::error!(request, Crit, "{failure}");
             Err(500)
         }
     }
@@ -843,30 +836,6 @@ fn in_file_only(request: &Request) -> InFileOnly {
     }
 }
 
-fn create_in(
-    directory: &Path,
-    in_file_only: InFileOnly,
-    mode: u32,
-) -> (PathBuf, io::Result<std::fs::File>) {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(mode);
-    let mut step = 1;
-    loop {
-        let number = NEXT_NAME.fetch_add(step, Ordering::Relaxed) % 10_000_000_000;
-        let path = directory.join(format!("{number:010}"));
-        let made = options.open(&path).and_then(|file| {
-            if in_file_only == InFileOnly::Off {
-                std::fs::remove_file(&path)?;
-            }
-            Ok(file)
-        });
-        match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => step = NAME_JUMP,
-            made => return (path, made),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -875,11 +844,16 @@ mod tests {
     fn files_keep_their_name_only_where_it_is_asked_for() {
         let directory = std::env::temp_dir().join(format!("tidegate-body-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
+        let directory = Directory {
+            path: directory,
+            levels: Vec::new(),
+        };
         let make = |in_file_only| {
-            let (path, file) = create_in(&directory, in_file_only, 0o600);
+            let keeps_name = in_file_only != InFileOnly::Off;
+            let (path, file) = directory.create(0o600, keeps_name).unwrap();
             TemporaryFile {
                 taken: Cell::new(false),
-                file: File::from(file.unwrap()),
+                file: File::from(file),
                 path,
                 in_file_only,
             }
@@ -894,13 +868,6 @@ mod tests {
         let path = kept.path.clone();
         drop(kept);
         assert!(path.exists());
-
-        // A name that is taken is left alone.
-        let number = NEXT_NAME.load(Ordering::Relaxed);
-        let taken = directory.join(format!("{number:010}"));
-        std::fs::write(&taken, "theirs").unwrap();
-        assert_ne!(make(InFileOnly::Off).path, taken);
-        assert_eq!(std::fs::read(&taken).unwrap(), b"theirs");
-        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::remove_dir_all(&directory.path).unwrap();
     }
 }

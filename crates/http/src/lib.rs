@@ -54,11 +54,13 @@ pub mod shared;
 pub mod size;
 pub mod slots;
 pub mod source;
+pub mod spill;
 pub mod state;
 pub mod status_page;
 pub mod subject;
 pub mod tables;
 pub mod tasks;
+pub mod temporary_file;
 pub mod temporary_paths;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::Poll;
 
 use bytes::Bytes;
 use engine::file::File;
@@ -22,6 +24,7 @@ use crate::exchange::{Abort, Exchange};
 use crate::log;
 use crate::request::{self, Request, Step};
 use crate::source::{Break, Given, Source};
+use crate::subject::Aside;
 
 /// How much of a file is read at once where its bytes must pass a filter.
 pub const READ_SIZE: u64 = 32 * 1024;
@@ -212,8 +215,9 @@ pub async fn respond(
         Body::Source(mut source) => {
             request.activity.sending = WHILE_SENDING_ON;
             request.activity.doing = WHILE_SENDING_ON;
+            let reader = Aside::of(request);
             loop {
-                let piece = match next_piece(&mut *source, request, exchange).await {
+                let piece = match next_piece(&mut *source, &reader, request, exchange).await {
                     Ok(Some(piece)) => piece,
                     Ok(None) => {
                         request.response.trailers.extend(source.trailers());
@@ -229,7 +233,9 @@ pub async fn respond(
                 if joins_end && source.is_whole() {
                     last = Some(piece);
                 } else {
-                    send_piece(request, exchange, &mut chain, piece).await?;
+                    exchange.set_queued_max(source.queued_max());
+                    let sent = send_piece(request, exchange, &mut chain, piece);
+                    beside(&mut *source, &reader, sent).await?;
                 }
             }
         }
@@ -253,6 +259,7 @@ pub async fn respond(
 /// for, and a client that leaves meanwhile ends the wait, unless the source goes on all the same.
 async fn next_piece(
     source: &mut dyn Source,
+    reader: &Aside,
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Piece>, Abort> {
@@ -269,13 +276,13 @@ async fn next_piece(
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
-            Given::Broken(Break::Framing) => {
+            Given::Broken(Break::Framing | Break::Unkept) => {
                 request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);
             }
             Given::Nothing => {}
         }
-        exchange.send_what_waits(request).await?;
+        beside(source, reader, exchange.send_what_waits(request)).await?;
         let outlives_client = source.outlives_client();
         let more = poll_fn(|context| source.poll_more(context));
         if outlives_client {
@@ -285,6 +292,28 @@ async fn next_piece(
             return Err(request.client_left(exchange));
         }
     }
+}
+
+/// Waits for something else than the source, which goes on meanwhile as far as it does so by itself.
+async fn beside(
+    source: &mut dyn Source,
+    reader: &Aside,
+    other: impl Future<Output = Result<(), Abort>>,
+) -> Result<(), Abort> {
+    let mut other = pin!(other);
+    poll_fn(|context| {
+        let done = other.as_mut().poll(context);
+        if done.is_pending() {
+            while let Poll::Ready(come) = source.poll_ahead(context) {
+                match come {
+                    Ok(told) => told.write(reader),
+                    Err(_) => return Poll::Ready(Err(Abort::UpstreamFraming)),
+                }
+            }
+        }
+        done
+    })
+    .await
 }
 
 /// Fetches and sends what follows the first part of a response that is fetched in parts.
@@ -331,8 +360,11 @@ async fn send_part(
             }
         }
         Body::Source(mut source) => {
-            while let Some(piece) = next_piece(&mut *source, part, exchange).await? {
-                send_piece(request, exchange, chain, piece).await?;
+            let reader = Aside::of(part);
+            while let Some(piece) = next_piece(&mut *source, &reader, part, exchange).await? {
+                exchange.set_queued_max(source.queued_max());
+                let sent = send_piece(request, exchange, chain, piece);
+                beside(&mut *source, &reader, sent).await?;
             }
         }
     }

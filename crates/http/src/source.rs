@@ -40,6 +40,8 @@ pub enum Break {
     Unfinished,
     /// It breaks its framing.
     Framing,
+    /// What has come of it could not be kept.
+    Unkept,
 }
 
 /// A source of a body; see the module.
@@ -51,6 +53,19 @@ pub trait Source: fmt::Debug {
     ///
     /// What is ready again and again must wait for its task's share of a turn by itself, as what the engine receives does.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
+
+    /// Goes on by itself while its reader waits for something else: a slow client, its turn, a response that stands within the
+    /// body. Wakes the task where it could go further; what comes of it is given when the source is asked again. Ready with what
+    /// is to be logged at once; or with how the body is broken off, where nothing more of it is to leave.
+    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        Poll::Pending
+    }
+
+    /// How many bytes of it may wait for a slow client outside of it, as far as there is a choice; `None` for as many as of
+    /// any response.
+    fn queued_max(&self) -> Option<usize> {
+        None
+    }
 
     /// Whether nothing follows the piece that came last, as far as is known without waiting. The end may be told later all
     /// the same.

@@ -1,6 +1,7 @@
 //! What lines of the error log say of a request, and of a connection between requests: nginx's fields, in its order.
 
 use std::fmt::{self, Write};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::net::Address;
@@ -9,8 +10,11 @@ use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
 use proto::Span;
 use proto::header::Known;
 
-use crate::connection::Connection;
+use crate::asked::Asked;
+use crate::client_head::ClientHead;
+use crate::connection::{Connection, Held};
 use crate::handshake::Handshake;
+use crate::plan::Server;
 use crate::request::Request;
 
 impl Subject for Request {
@@ -41,7 +45,66 @@ impl Subject for Request {
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         client(out, self.peer())?;
-        fields(out, self, u32::MAX)
+        Fields::of(self).write(out, u32::MAX)
+    }
+}
+
+/// A request that somebody else has in hand, for lines that are not to wait for that.
+pub struct Aside {
+    log: Arc<ErrorLog>,
+    connection: Held,
+    peer: Option<Box<Address>>,
+    server: Arc<Server>,
+    client: Rc<ClientHead>,
+    subrequest: Option<Vec<u8>>,
+    upstream: Option<Rc<dyn Asked>>,
+}
+
+impl Aside {
+    /// This request as it is now.
+    pub fn of(request: &Request) -> Aside {
+        Aside {
+            log: Arc::clone(request.error_log()),
+            connection: request.connection.clone(),
+            peer: request.arrival.told_peer.clone(),
+            server: Arc::clone(&request.server),
+            client: Rc::clone(&request.client),
+            subrequest: (!request.is_main()).then(|| request.uri.clone()),
+            upstream: request.upstream.clone(),
+        }
+    }
+}
+
+impl Subject for Aside {
+    fn admits(&self, level: Level) -> bool {
+        self.log.admits(level, Subsystem::Http) || self.connection.is_debugged()
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(&self.log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.connection.is_debugged()
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Http
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.connection.client.serial)
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        client(out, self.peer.as_deref().unwrap_or(self.connection.peer()))?;
+        let fields = Fields {
+            server: &self.server,
+            client: &self.client,
+            subrequest: self.subrequest.as_deref(),
+            upstream: self.upstream.as_deref(),
+        };
+        fields.write(out, u32::MAX)
     }
 }
 
@@ -99,7 +162,7 @@ impl Subject for HeadUpTo<'_> {
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         client(out, self.0.peer())?;
-        fields(out, self.0, self.1.start)
+        Fields::of(self.0).write(out, self.1.start)
     }
 }
 
@@ -137,30 +200,50 @@ fn client(out: &mut dyn Write, peer: &Address) -> fmt::Result {
     write!(out, ", client: {}", Printable(&address))
 }
 
-/// nginx's fields, in its order, with what is known of them from so many bytes of the client's head.
-fn fields(out: &mut dyn Write, request: &Request, read: u32) -> fmt::Result {
-    write!(out, ", server: {}", Printable(&request.server.name))?;
-    let line = request.request_line();
-    if !line.is_empty() {
-        write!(out, ", request: \"{}\"", Printable(line))?;
+/// What nginx's fields, but for the client, are made of.
+struct Fields<'a> {
+    server: &'a Server,
+    client: &'a ClientHead,
+    /// The path, where it is a subrequest.
+    subrequest: Option<&'a [u8]>,
+    upstream: Option<&'a dyn Asked>,
+}
+
+impl Fields<'_> {
+    fn of(request: &Request) -> Fields<'_> {
+        Fields {
+            server: &request.server,
+            client: &request.client,
+            subrequest: (!request.is_main()).then_some(&request.uri),
+            upstream: request.upstream.as_deref(),
+        }
     }
-    if !request.is_main() {
-        write!(out, ", subrequest: \"{}\"", Printable(&request.uri))?;
+
+    /// In nginx's order, with what is known of them from so many bytes of the client's head.
+    fn write(&self, out: &mut dyn Write, read: u32) -> fmt::Result {
+        write!(out, ", server: {}", Printable(&self.server.name))?;
+        let line = self.client.request_line();
+        if !line.is_empty() {
+            write!(out, ", request: \"{}\"", Printable(line))?;
+        }
+        if let Some(uri) = self.subrequest {
+            write!(out, ", subrequest: \"{}\"", Printable(uri))?;
+        }
+        if let Some(upstream) = self.upstream {
+            let mut written = Ok(());
+            upstream.show(&mut |url| {
+                if !url.is_empty() {
+                    written = write!(out, ", upstream: \"{}\"", Printable(url));
+                }
+            });
+            written?;
+        }
+        if let Some(host) = self.client.value_up_to(Known::Host, read) {
+            write!(out, ", host: \"{}\"", Printable(host))?;
+        }
+        if let Some(referrer) = self.client.value_up_to(Known::Referer, read) {
+            write!(out, ", referrer: \"{}\"", Printable(referrer))?;
+        }
+        Ok(())
     }
-    if let Some(upstream) = &request.upstream {
-        let mut written = Ok(());
-        upstream.show(&mut |url| {
-            if !url.is_empty() {
-                written = write!(out, ", upstream: \"{}\"", Printable(url));
-            }
-        });
-        written?;
-    }
-    if let Some(host) = request.client.value_up_to(Known::Host, read) {
-        write!(out, ", host: \"{}\"", Printable(host))?;
-    }
-    if let Some(referrer) = request.client.value_up_to(Known::Referer, read) {
-        write!(out, ", referrer: \"{}\"", Printable(referrer))?;
-    }
-    Ok(())
 }

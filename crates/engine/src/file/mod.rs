@@ -6,7 +6,7 @@
 
 pub(crate) mod residency;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,9 @@ use rustix::io::Errno;
 
 use crate::blocking::{Weight, blocking, weighed};
 use crate::budget;
+
+/// How much is copied at once from file to file, in bytes.
+const COPY_SIZE: u64 = 64 * 1024;
 
 /// An open file. Cloning it shares the descriptor; the last clone closes it.
 #[derive(Clone, Debug)]
@@ -271,27 +274,66 @@ impl File {
         Ok((memory, filled))
     }
 
-    /// Writes all of `bytes` at `offset`, on a thread of the pool. The file must have been made by [`File::from`].
+    /// Writes all of `parts` one behind the other, from `offset` on, on a thread of the pool. The file must have been made by
+    /// [`File::from`].
     ///
     /// # Errors
     /// Those of `pwrite()`.
-    pub async fn write_at(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
+    pub async fn write_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
         let file = self.clone();
-        weighed(Weight::of_read(bytes.len() as u64), move || {
-            let mut written = 0;
-            while let Some(rest) = bytes.get(written..)
-                && !rest.is_empty()
-            {
-                match rustix::io::pwrite(&file, rest, offset + written as u64) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(count) => written += count,
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        let job = move || {
+            let mut at = offset;
+            let written = parts.iter().try_for_each(|part| {
+                file.write_part(at, part)?;
+                at += part.len() as u64;
+                Ok(())
+            });
+            // What was received goes back to the thread that receives.
+            (written, parts)
+        };
+        let (written, _parts) = weighed(Weight::of_read(length as u64), job).await;
+        written
+    }
+
+    /// Copies `length` bytes from `offset` on behind what `to` has been written, waiting for the disk: for threads that may.
+    ///
+    /// # Errors
+    /// Those of `pread()` and `write()`; `UnexpectedEof` where the file ends before.
+    pub fn copy_to(&self, offset: u64, length: u64, to: &mut std::fs::File) -> io::Result<()> {
+        let mut memory = vec![0; usize::try_from(length.min(COPY_SIZE)).unwrap_or_default()];
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let wanted = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let room = wanted.min(memory.len());
+            let part = memory.get_mut(..room).unwrap_or_default();
+            match rustix::io::pread(self, &mut *part, at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    to.write_all(part.get(..count).unwrap_or_default())?;
+                    at += count as u64;
                 }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            Ok(())
-        })
-        .await
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`, waiting for the disk.
+    fn write_part(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..)
+            && !rest.is_empty()
+        {
+            match rustix::io::pwrite(self, rest, offset + written as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// What is known of the file now, at once.

@@ -47,7 +47,7 @@ pub enum Abort {
     FileTruncated,
     /// The upstream's response ended before its announced end; already logged.
     Upstream,
-    /// The upstream's response breaks framing; already logged.
+    /// The upstream's response breaks framing, or could not be kept; already logged.
     UpstreamFraming,
     /// A filter cannot go on with the body; already logged.
     Filter,
@@ -289,6 +289,12 @@ impl Exchange {
             }
             _ => Ok(READ_SIZE),
         }
+    }
+
+    /// From now on at most so many bytes wait for a slow client here, as far as there is a choice; `None` for as many as of any
+    /// response.
+    pub fn set_queued_max(&mut self, bytes: Option<usize>) {
+        self.sender.set_queued_max(bytes);
     }
 
     /// Sends one piece of the body, waiting while the client is slow to take it.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::limits::RECEIVE_BUFFER_SIZE_DEFAULT;
 use bytes::Bytes;
 use engine::file::File;
 use engine::net::Segment;
@@ -18,6 +19,10 @@ use proto::h1::Version;
 use crate::exchange::Abort;
 use crate::output::Piece;
 use crate::request::Request;
+
+/// However little may be queued for a client, it is as much as two receives bring: what has just come of a response leaves
+/// while more of it is received.
+const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 
 /// What a response's body leaves by: a connection, or a stream of one.
 pub trait Wire {
@@ -72,6 +77,8 @@ pub struct Sender {
     paced: u64,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
+    /// Bytes queued for the client beyond which it is waited for, where that is less than any response may have.
+    queued_max: Option<usize>,
 }
 
 impl Sender {
@@ -83,6 +90,11 @@ impl Sender {
             // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
             let _ = plan.core.limit_rate_of(request);
         }
+    }
+
+    /// See `Exchange::set_queued_max`.
+    pub fn set_queued_max(&mut self, bytes: Option<usize>) {
+        self.queued_max = bytes;
     }
 
     /// Sends a piece of the body, waiting while the client is slow to take it.
@@ -124,7 +136,7 @@ impl Sender {
             let part = bytes.split_to(allowed.min(bytes.len()));
             let copied = part.len();
             push(wire, request, Segment::Bytes(part), copied as u64);
-            wait_for_client(wire, request).await?;
+            self.wait_for_client(wire, request).await?;
             self.give_way(wire, request, copied).await;
         }
         Ok(())
@@ -146,7 +158,7 @@ impl Sender {
                 length: part,
             };
             push(wire, request, segment, part);
-            wait_for_client(wire, request).await?;
+            self.wait_for_client(wire, request).await?;
             range.start += part;
         }
         Ok(())
@@ -155,9 +167,30 @@ impl Sender {
     /// Ends the response; everything has been given to the connection when it returns.
     pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
         wire.finish();
-        wait_for_client(wire, request).await?;
+        self.queued_max = None;
+        self.wait_for_client(wire, request).await?;
         request.sent.complete = wire.is_whole() || request.response.header_only;
         Ok(())
+    }
+
+    /// Waits while the client has too much to take already.
+    async fn wait_for_client<W: Wire>(
+        &self,
+        wire: &mut W,
+        request: &mut Request,
+    ) -> Result<(), Abort> {
+        if wire.is_gone() {
+            return Err(Abort::Closed(io::ErrorKind::ConnectionReset.into()));
+        }
+        let queued_max = match self.queued_max {
+            Some(bytes) => bytes.max(QUEUED_MIN).min(W::BACKLOG_MAX),
+            None => W::BACKLOG_MAX,
+        };
+        if wire.backlog() <= queued_max {
+            return Ok(());
+        }
+        let drained = wire.drained(queued_max).await;
+        drained.map_err(|error| not_taken(wire, request, error))
     }
 
     /// Lets others have their turn when `sendfile_max_chunk` has been copied: a client that takes everything at once
@@ -226,18 +259,6 @@ fn count<W: Wire>(_: &W, request: &mut Request, body: u64, framing: u64) {
         true => body + framing,
         false => body,
     };
-}
-
-/// Waits while the client has too much to take already.
-async fn wait_for_client<W: Wire>(wire: &mut W, request: &mut Request) -> Result<(), Abort> {
-    if wire.is_gone() {
-        return Err(Abort::Closed(io::ErrorKind::ConnectionReset.into()));
-    }
-    if wire.backlog() <= W::BACKLOG_MAX {
-        return Ok(());
-    }
-    let drained = wire.drained(W::BACKLOG_MAX).await;
-    drained.map_err(|error| not_taken(wire, request, error))
 }
 
 /// The client takes no more: what it has not taken was not sent.

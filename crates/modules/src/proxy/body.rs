@@ -1,19 +1,27 @@
-//! The upstream's body as it comes: as fast as it is asked for, and no faster.
+//! The upstream's body as it comes.
+//!
+//! Without buffering as fast as it is asked for, and no faster. With it (`proxy_buffering`) at the upstream's own pace: what the
+//! client is slow to take is kept in a [`Spill`], and the upstream is let go as soon as its answer has come whole. Where the
+//! client keeps up, nothing is kept.
 
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::Buffer;
+use engine::{Buffer, Sleep};
 use http::exchange::Abort;
 use http::exchange::h1::{take_data, take_front};
 use http::log::{self, Level};
 use http::output::Piece;
 use http::response::Field;
 use http::source::{Break, Given, Source, Told};
+use http::spill::Spill;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
@@ -22,6 +30,10 @@ use super::pace::Pace;
 use super::response::{READING, WHILE_READING, is_hidden};
 use super::trailers::TrailerReader;
 use super::{READING_BODY, Settings, UpstreamConnection, told_left};
+
+/// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
+/// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// What of the body is still to come.
 enum Remaining {
@@ -45,14 +57,22 @@ impl Remaining {
     }
 }
 
+/// How the body has ended.
+#[derive(Clone, Copy)]
+enum Ending {
+    Whole,
+    Broken(Break),
+}
+
 /// The body of an upstream's response.
 pub(super) struct UpstreamBody {
-    /// Until the body has come to its end.
+    /// Until the body has ended.
     peer: Option<UpstreamConnection>,
     /// Whether the connection may serve another request after this.
     may_go_on: bool,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
     seen: Rc<Attempts>,
+    settings: Arc<Settings>,
     remaining: Remaining,
     received: Buffer,
     /// How fast it is read, where that is limited.
@@ -63,19 +83,22 @@ pub(super) struct UpstreamBody {
     came_with_head: u64,
     /// See [`Arrived::beyond`]; 0 once that counts.
     beyond: u64,
-    read_timeout: Duration,
     /// When the wait under way ends.
     deadline: Option<Instant>,
-    ignore_client_abort: bool,
-    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    /// Every part leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`), and nothing is read ahead.
     flush: bool,
     flush_next: bool,
-    /// What is to be said once the log has been told why.
-    broken: Option<Break>,
+    /// What has been read ahead of the client.
+    ahead: Spill,
+    /// Where that is full and no file has any of it: how long the client has yet to take some.
+    patience: Option<Sleep>,
+    /// What the log has not been told yet.
+    told: VecDeque<Told>,
+    /// How the body has ended, behind what has been read ahead.
+    ending: Option<Ending>,
     /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
     /// belongs to reading that, where every part leaves at once.
     doing: &'static str,
-    settings: Arc<Settings>,
 }
 
 impl std::fmt::Debug for UpstreamBody {
@@ -131,12 +154,13 @@ impl UpstreamBody {
             beyond: arrived.beyond,
             pace: Pace::begin(rate, &mut arrived.rest, arrived.beyond, engine::now()),
             received: arrived.rest,
-            read_timeout: settings.read_timeout,
             deadline: None,
-            ignore_client_abort: settings.ignore_client_abort,
             flush: !buffered,
             flush_next: false,
-            broken: None,
+            ahead: Spill::new(&settings.buffers.limits),
+            patience: None,
+            told: VecDeque::new(),
+            ending: None,
             doing: match buffered {
                 true => READING_BODY,
                 false => READING,
@@ -150,17 +174,12 @@ impl UpstreamBody {
         body
     }
 
-    /// Whether all of it has been given that is to be given, but for its end.
-    pub(super) fn has_given_all(&self) -> bool {
-        self.remaining.is_nothing()
-    }
-
-    /// The body has come to its end.
-    fn end(&mut self) -> Given {
+    /// The body has come to its end: the upstream has done its part, however much of it the client has yet to take.
+    fn end(&mut self) {
         self.remaining = Remaining::Nothing;
         self.note_end();
         self.let_go();
-        Given::End
+        self.ending = Some(Ending::Whole);
     }
 
     /// Its connection serves another request, or ends.
@@ -174,7 +193,8 @@ impl UpstreamBody {
                 lease.answer_came(header, elapsed.unwrap_or_default());
             }
         });
-        peer.done(self.may_go_on);
+        let is_read = self.pace.as_ref().is_none_or(Pace::is_empty);
+        peer.done(self.may_go_on && is_read);
     }
 
     fn note_end(&self) {
@@ -183,8 +203,8 @@ impl UpstreamBody {
     }
 
     /// The upstream sends no more: the end where nothing else marks it, else a broken response.
-    fn stop(&mut self, stopped: io::Result<()>) -> Given {
-        let text = match stopped {
+    fn stop(&mut self, stopped: io::Result<()>) {
+        let text: Cow<'static, str> = match stopped {
             Ok(()) if matches!(self.remaining, Remaining::UntilClose) => {
                 self.may_go_on = false;
                 return self.end();
@@ -204,37 +224,43 @@ impl UpstreamBody {
                 .into(),
             },
         };
-        self.break_off(Break::Unfinished, text)
+        self.break_off(Break::Unfinished, Told::new(Level::Error, text));
     }
 
     /// Ends a response that lacks its end.
-    fn break_off(&mut self, broken: Break, text: std::borrow::Cow<'static, str>) -> Given {
+    fn break_off(&mut self, broken: Break, told: Told) {
         self.remaining = Remaining::Nothing;
+        self.received = Buffer::default();
+        self.peer = None;
         self.note_end();
-        self.broken = Some(broken);
-        Given::Told(Told::new(Level::Error, text))
+        self.told.push_back(told);
+        self.ending = Some(Ending::Broken(broken));
     }
 
     /// What of the received bytes comes next; `None` where they end before a piece does.
-    fn take(&mut self) -> Option<Given> {
+    fn take(&mut self) -> Option<Bytes> {
+        let taken = self.decode();
+        // The client may ask again as soon as it has the last byte.
+        if self.has_come()
+            && let Some(peer) = &mut self.peer
+        {
+            peer.at_end = None;
+        }
+        taken
+    }
+
+    /// What of the received bytes is the body's and comes next.
+    fn decode(&mut self) -> Option<Bytes> {
         while !self.received.is_empty() {
             match &mut self.remaining {
-                Remaining::Nothing => {
-                    self.may_go_on = false;
-                    self.received = Buffer::default();
-                    return Some(Given::Told(told_excess(self.doing)));
-                }
+                Remaining::Nothing => self.leave_out(told_excess(self.doing)),
                 Remaining::NothingAfterChunks => {
-                    self.may_go_on = false;
-                    self.received = Buffer::default();
                     let text = format!("upstream sent data after final chunk {}", self.doing);
-                    return Some(Given::Told(Told::new(Level::Warn, text)));
+                    self.leave_out(Told::new(Level::Warn, text));
                 }
                 Remaining::NothingAfterTrailers => {
-                    self.may_go_on = false;
-                    self.received = Buffer::default();
                     let text = format!("upstream sent data after trailers {}", self.doing);
-                    return Some(Given::Told(Told::new(Level::Warn, text)));
+                    self.leave_out(Told::new(Level::Warn, text));
                 }
                 Remaining::Trailers(reader) => {
                     let read = reader.read(&mut self.received);
@@ -247,13 +273,12 @@ impl UpstreamBody {
                         Ok(true) => self.remaining = Remaining::NothingAfterChunks,
                         Err(text) => {
                             let text = format!("{text} {READING_BODY}");
-                            return Some(self.break_off(Break::Framing, text.into()));
+                            self.break_off(Break::Framing, Told::new(Level::Error, text));
                         }
                     }
                 }
                 Remaining::UntilClose => {
-                    let bytes = std::mem::take(&mut self.received).into_bytes();
-                    return Some(self.piece(bytes));
+                    return Some(std::mem::take(&mut self.received).into_bytes());
                 }
                 Remaining::Length(left) => {
                     let taken = usize::try_from(*left)
@@ -263,13 +288,13 @@ impl UpstreamBody {
                     if *left == 0 {
                         self.remaining = Remaining::Nothing;
                     }
-                    let bytes = take_front(&mut self.received, taken);
-                    return Some(self.piece(bytes));
+                    return Some(take_front(&mut self.received, taken));
                 }
                 Remaining::Chunked(decoder) => {
                     let Ok(decoded) = decoder.gather(&mut self.received) else {
                         let text = "upstream sent invalid chunked response while reading upstream";
-                        return Some(self.break_off(Break::Framing, text.into()));
+                        self.break_off(Break::Framing, Told::new(Level::Error, text));
+                        return None;
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
@@ -282,10 +307,8 @@ impl UpstreamBody {
                             false => Remaining::NothingAfterChunks,
                         };
                     }
-                    match bytes {
-                        Some(bytes) => return Some(self.piece(bytes)),
-                        None if decoded.done && self.remaining.is_nothing() => return None,
-                        None => {}
+                    if bytes.is_some() {
+                        return bytes;
                     }
                 }
             }
@@ -293,67 +316,55 @@ impl UpstreamBody {
         None
     }
 
-    fn piece(&mut self, bytes: Bytes) -> Given {
-        self.flush_next = self.flush;
-        Given::Piece(Piece::Bytes(bytes))
+    /// Passes over what has come behind the end.
+    fn leave_out(&mut self, told: Told) {
+        self.may_go_on = false;
+        self.received = Buffer::default();
+        self.told.push_back(told);
     }
-}
 
-impl Source for UpstreamBody {
-    fn next(&mut self) -> Given {
-        if self.came_with_head > 0 {
-            let length = std::mem::take(&mut self.came_with_head);
-            let beyond = std::mem::take(&mut self.beyond);
-            self.seen.borrow_mut().note(|attempt, _| {
-                attempt.response_length += length;
-                attempt.bytes_received += beyond;
-            });
+    /// Whether all of the body has come, as its framing says.
+    fn has_come(&self) -> bool {
+        self.remaining.is_nothing()
+    }
+
+    /// Whether all of it has been given that is to be given, but for its end.
+    pub(super) fn has_given_all(&self) -> bool {
+        let broken = matches!(self.ending, Some(Ending::Broken(_)));
+        self.has_come() && !broken && self.ahead.is_empty()
+    }
+
+    /// What has been received has been taken: finds out whether that was the end.
+    fn settle(&mut self) {
+        if self.ending.is_some() {
+            return;
         }
-        if let Some(broken) = self.broken {
-            return Given::Broken(broken);
-        }
-        if std::mem::take(&mut self.flush_next) {
-            return Given::Piece(Piece::Flush);
-        }
-        if let Some(pace) = &mut self.pace
-            && self.received.is_empty()
-        {
-            self.received = pace.release(engine::now());
-        }
-        if let Some(given) = self.take() {
-            // The client may ask again as soon as it has the last byte.
-            if matches!(
-                self.remaining,
-                Remaining::Nothing | Remaining::NothingAfterChunks
-            ) && let Some(peer) = &mut self.peer
-            {
-                peer.at_end = None;
-            }
-            return given;
-        }
-        if self.remaining.is_nothing() {
-            return self.end();
-        }
-        match self.stopped.take() {
-            Some(stopped) => self.stop(stopped),
-            None => Given::Nothing,
+        if self.has_come() {
+            self.end();
+        } else if let Some(stopped) = self.stopped.take() {
+            self.stop(stopped);
         }
     }
 
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(pace) = &mut self.pace {
+    /// Receives more, at the body's pace, unless the body has ended.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Some(pace) = &mut self.pace {
             ready!(pace.poll_ready(engine::now(), context));
-            if !pace.is_empty() {
+            if pace.is_empty() {
+                break;
+            }
+            self.received = pace.release(engine::now());
+            if !self.received.is_empty() {
                 return Poll::Ready(());
             }
         }
-        let read_timeout = self.read_timeout;
-        let deadline = self
-            .deadline
-            .get_or_insert_with(|| engine::now() + read_timeout);
         let Some(peer) = &self.peer else {
             return Poll::Ready(()); // there is nothing to wait for
         };
+        let read_timeout = self.settings.read_timeout;
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| engine::now() + read_timeout);
         let received = ready!(peer.stream.poll_recv(Some(*deadline), context));
         self.deadline = None;
         match received {
@@ -365,7 +376,10 @@ impl Source for UpstreamBody {
                     attempt.response_length += length;
                 });
                 match &mut self.pace {
-                    Some(pace) => pace.hold(buffer),
+                    Some(pace) => {
+                        pace.hold(buffer);
+                        self.received = pace.release(engine::now());
+                    }
                     None => self.received = buffer,
                 }
                 self.doing = READING_BODY;
@@ -375,9 +389,117 @@ impl Source for UpstreamBody {
         Poll::Ready(())
     }
 
+    /// Waits for a part on its way to the temporary file.
+    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let written = ready!(self.ahead.poll_written(context));
+        if let Some(path) = written.made {
+            let path = path.display();
+            let text = format!(
+                "an upstream response is buffered to a temporary file {path} while reading upstream"
+            );
+            self.told.push_back(Told::new(Level::Warn, text));
+        }
+        if let Some(failure) = written.failure {
+            let text = format!("{failure} while reading upstream");
+            self.break_off(Break::Unkept, Told::new(Level::Crit, text));
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Source for UpstreamBody {
+    fn next(&mut self) -> Given {
+        self.patience = None;
+        if self.came_with_head > 0 {
+            let length = std::mem::take(&mut self.came_with_head);
+            let beyond = std::mem::take(&mut self.beyond);
+            self.seen.borrow_mut().note(|attempt, _| {
+                attempt.response_length += length;
+                attempt.bytes_received += beyond;
+            });
+        }
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Given::Told(told);
+            }
+            if std::mem::take(&mut self.flush_next) {
+                return Given::Piece(Piece::Flush);
+            }
+            if let Some(piece) = self.ahead.take() {
+                return Given::Piece(piece);
+            }
+            if self.ahead.is_writing() {
+                return Given::Nothing;
+            }
+            match self.ending {
+                Some(Ending::Whole) => return Given::End,
+                Some(Ending::Broken(broken)) => return Given::Broken(broken),
+                None => {}
+            }
+            if let Some(bytes) = self.take() {
+                self.flush_next = self.flush;
+                return Given::Piece(Piece::Bytes(bytes));
+            }
+            self.settle();
+            if self.told.is_empty() && self.ending.is_none() {
+                return Given::Nothing;
+            }
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.ahead.is_writing() {
+            true => self.poll_written(context),
+            false => self.poll_receive(context),
+        }
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        if self.flush {
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Poll::Ready(Ok(told));
+            }
+            if self.ahead.is_writing() && self.poll_written(context).is_ready() {
+                continue;
+            }
+            match self.ending {
+                Some(Ending::Broken(broken @ Break::Unkept)) => return Poll::Ready(Err(broken)),
+                Some(_) => return Poll::Pending,
+                None => {}
+            }
+            while let Some(bytes) = self.take() {
+                self.ahead.push(bytes);
+            }
+            self.settle();
+            if !self.told.is_empty() || self.ending.is_some() {
+                continue;
+            }
+            if self.ahead.has_room() {
+                ready!(self.poll_receive(context));
+                continue;
+            }
+            if !self.ahead.may_write() {
+                return Poll::Pending; // the upstream waits for the disk, or for the client
+            }
+            if !self.ahead.is_in_file() {
+                let patience = self.patience.get_or_insert_with(|| engine::sleep(PATIENCE));
+                ready!(Pin::new(patience).poll(context));
+            }
+            self.ahead.start_writing();
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        let goes_on = self.ending.is_none() && !self.has_come();
+        (goes_on && !self.flush).then_some(self.settings.buffers.busy_size)
+    }
+
     /// Not where every part leaves at once: as in nginx the end comes once that has left.
     fn is_whole(&self) -> bool {
-        self.remaining.is_nothing() && !self.flush
+        self.has_given_all() && !self.flush
     }
 
     fn trailers(&mut self) -> Vec<Field> {
@@ -390,7 +512,7 @@ impl Source for UpstreamBody {
     }
 
     fn outlives_client(&self) -> bool {
-        self.ignore_client_abort
+        self.settings.ignore_client_abort
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

@@ -355,9 +355,9 @@ mod tests {
 
     // As two modules of one program would have them.
     static PROXY: Family = Family::of("proxy_");
-    static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_", "proxy_temp");
+    static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_");
     static OTHER: Family = Family::of("other_");
-    static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_", "other_temp");
+    static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_");
     static OTHER_TLS: ssl::Family = ssl::Family::of("other_");
 
     const BOTH: &[&dyn Declared] = &[

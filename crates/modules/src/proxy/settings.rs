@@ -2,7 +2,6 @@
 
 use http::location::LocationName;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::buffers;
+use super::buffers::{self, Buffers};
 use super::cookies::{self, Cookies};
 use super::family::{Causes, Family};
 use super::socket::SocketSettings;
@@ -96,10 +95,14 @@ accepted! {
 static PROXY: Family = Family::of("proxy_");
 
 /// What it shares with those that buffer answers.
-static BUFFERS: buffers::Family = buffers::Family::of("proxy_", "proxy_temp");
+static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
-/// Where nginx puts what its buffers do not hold.
-static TEMP_PATH: &Setting<PathBuf> = &BUFFERS.temp_path;
+/// Where temporary files go that no line gives a directory.
+const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &BUFFERS.temp_path.spec,
+    default: "proxy_temp",
+    levels: &[1, 2],
+};
 
 /// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &[
@@ -185,6 +188,7 @@ pub struct Settings {
     pub(super) send_timeout: Duration,
     pub(super) read_timeout: Duration,
     pub(super) buffering: bool,
+    pub(super) buffers: Buffers,
     pub(super) request_buffering: bool,
     pub(super) pass_request_headers: bool,
     pub(super) pass_request_body: bool,
@@ -269,7 +273,7 @@ impl Feature for Settings {
         &PROXY.socket_sndbuf,
         &PROXY.store,
         &PROXY.store_access,
-        TEMP_PATH,
+        &BUFFERS.temp_path,
     ];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
@@ -292,19 +296,20 @@ impl Feature for Settings {
         let mut hidden = lower(scope.written(&PROXY.hide_header)?);
         hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
         hidden.retain(|name| !passed.contains(name));
+        let buffers = BUFFERS.compile(compiler, scope, &PROXY.buffer_size, &TEMPORARY_PATH)?;
         let store = Store::compile(
             compiler,
             scope,
             &PROXY.store,
             &PROXY.store_access,
-            TEMP_PATH,
+            &buffers.limits.directory,
         )?;
-        BUFFERS.check(scope, &PROXY.buffer_size)?;
         Ok(Settings {
             connect_timeout: scope.get(&PROXY.connect_timeout)?,
             send_timeout: scope.get(&PROXY.send_timeout)?,
             read_timeout: scope.get(&PROXY.read_timeout)?,
             buffering: scope.get(&PROXY.buffering)?,
+            buffers,
             request_buffering: scope.get(&PROXY.request_buffering)?,
             pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
             pass_request_body: scope.get(&PROXY.pass_request_body)?,
@@ -390,12 +395,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    let path = TemporaryPath {
-        spec: &TEMP_PATH.spec,
-        default: "proxy_temp",
-        levels: &[1, 2],
-    };
-    temporary_paths::add(compiler, &path);
+    temporary_paths::add(compiler, &TEMPORARY_PATH);
     check_unused(compiler, root);
 }
 
@@ -439,10 +439,12 @@ impl Proxy {
         };
         let at = word.position;
         let place = format!("at {}:{}:{}", at.file, at.line, at.offset);
+        let settings: Arc<Settings> = compiler.feature(scope)?;
+        compiler.directory(&settings.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
         Ok(Some(Arc::new(Proxy {
-            settings: compiler.feature(scope)?,
+            settings,
             destination,
             tls,
             place: place.into(),

@@ -7,14 +7,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -25,7 +23,8 @@ use http::log::{Errno, Level};
 use http::output::Piece;
 use http::request::Request;
 use http::response::Field;
-use http::source::{Given, Source, Told};
+use http::source::{Break, Given, Source, Told};
+use http::temporary_file::Directory;
 use http::text::Text;
 use http::variables::Compiling as _;
 use logs::{ErrorLog, Subject, Subsystem};
@@ -36,9 +35,6 @@ use crate::rename::{Done, Rename, remove_temporary, shown};
 
 /// How much of a body waits to be written, beside what is being written.
 const QUEUED_MAX: usize = 64 * 1024;
-
-/// How far names jump where one is taken.
-const NAME_JUMP: u64 = 123_456;
 
 /// `*_store` as written.
 pub(super) enum StoreLine {
@@ -64,7 +60,7 @@ pub(super) struct Store {
     path: Option<Text>,
     access: u32,
     /// Where they are while they come.
-    directory: PathBuf,
+    directory: Arc<Directory>,
 }
 
 impl Store {
@@ -74,7 +70,7 @@ impl Store {
         scope: ScopeRef<'_>,
         store: &Setting<StoreLine>,
         access: &Setting<u32>,
-        directory: &Setting<PathBuf>,
+        directory: &Arc<Directory>,
     ) -> Result<Option<Store>, Fault> {
         let path = match scope.get(store)? {
             StoreLine::Off => return Ok(None),
@@ -84,7 +80,7 @@ impl Store {
         Ok(Some(Store {
             path,
             access: scope.get(access)?,
-            directory: compiler.directory(&scope.get(directory)?),
+            directory: Arc::clone(directory),
         }))
     }
 
@@ -108,7 +104,7 @@ impl Store {
             body,
             writer: Writer {
                 target: Target {
-                    directory: self.directory.clone(),
+                    directory: Arc::clone(&self.directory),
                     path: Request::path_of(&target),
                     access: self.access,
                     modified,
@@ -129,7 +125,7 @@ impl Store {
 /// Where a file belongs.
 #[derive(Clone)]
 struct Target {
-    directory: PathBuf,
+    directory: Arc<Directory>,
     path: PathBuf,
     access: u32,
     modified: Option<i64>,
@@ -153,43 +149,28 @@ impl Drop for Temporary {
 }
 
 impl Temporary {
-    fn create(directory: &Path) -> Result<Temporary, Done> {
-        static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut step = 1;
-        loop {
-            let number = NEXT_NAME.fetch_add(step, Ordering::Relaxed) % 10_000_000_000;
-            let path = directory.join(format!("{number:010}"));
-            match options.open(&path) {
-                Ok(file) => {
-                    return Ok(Temporary {
-                        file,
-                        path: Some(path),
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => step = NAME_JUMP,
-                Err(error) => {
-                    let mut done = Done::default();
-                    done.failed(Level::Crit, "open()", &path, &error);
-                    return Err(done);
-                }
+    fn create(directory: &Directory) -> Result<Temporary, Done> {
+        match directory.create(0o600, true) {
+            Ok((path, file)) => Ok(Temporary {
+                file,
+                path: Some(path),
+            }),
+            Err(failure) => {
+                let mut done = Done::default();
+                done.failed(Level::Crit, failure.call, &failure.path, &failure.error);
+                Err(done)
             }
         }
     }
 
     /// Writes more of the file, which is made if there is none.
-    fn write(
-        begun: Option<Temporary>,
-        target: &Target,
-        parts: &[Bytes],
-    ) -> Result<Temporary, Done> {
+    fn write(begun: Option<Temporary>, target: &Target, parts: &[Part]) -> Result<Temporary, Done> {
         let mut temporary = match begun {
             Some(temporary) => temporary,
             None => Temporary::create(&target.directory)?,
         };
         for part in parts {
-            if let Err(error) = temporary.file.write_all(part) {
+            if let Err(error) = part.write_to(&mut temporary.file) {
                 let mut done = Done::default();
                 let path = shown(temporary.path.as_deref().unwrap_or(Path::new("")));
                 let error = Errno(&error);
@@ -221,6 +202,38 @@ impl Temporary {
     }
 }
 
+/// A part of a body.
+enum Part {
+    Bytes(Bytes),
+    /// What lies in the file of what a slow client has left.
+    Spilled {
+        file: engine::file::File,
+        offset: u64,
+        length: u64,
+    },
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Spilled { length, .. } => usize::try_from(*length).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Copies it to a file, waiting for the disk.
+    fn write_to(&self, to: &mut File) -> io::Result<()> {
+        match self {
+            Part::Bytes(bytes) => to.write_all(bytes),
+            Part::Spilled {
+                file,
+                offset,
+                length,
+            } => file.copy_to(*offset, *length, to),
+        }
+    }
+}
+
 /// What the pool does for a file.
 type Job<T> = Pin<Box<dyn Future<Output = T>>>;
 
@@ -235,16 +248,16 @@ enum Work {
 /// Writes a body to its file.
 struct Writer {
     target: Target,
-    queue: Vec<Bytes>,
+    queue: Vec<Part>,
     queued: usize,
     work: Work,
 }
 
 impl Writer {
-    fn add(&mut self, bytes: Bytes) {
+    fn add(&mut self, part: Part) {
         if !self.is_over() {
-            self.queued += bytes.len();
-            self.queue.push(bytes);
+            self.queued += part.len();
+            self.queue.push(part);
         }
     }
 
@@ -383,7 +396,19 @@ impl Storing {
         self.body_waits = matches!(given, Given::Nothing);
         let is_last = match &given {
             Given::Piece(Piece::Bytes(bytes)) => {
-                self.writer.add(bytes.clone());
+                self.writer.add(Part::Bytes(bytes.clone()));
+                self.body.has_given_all()
+            }
+            Given::Piece(Piece::File {
+                file,
+                offset,
+                length,
+            }) => {
+                self.writer.add(Part::Spilled {
+                    file: file.clone(),
+                    offset: *offset,
+                    length: *length,
+                });
                 self.body.has_given_all()
             }
             Given::End => true,
@@ -460,6 +485,17 @@ impl Source for Stored {
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let storing = self.0.as_mut();
         storing.map_or(Poll::Ready(()), |storing| storing.poll_more(context))
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        match &mut self.0 {
+            Some(storing) => storing.body.poll_ahead(context),
+            None => Poll::Pending,
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        self.0.as_ref()?.body.queued_max()
     }
 
     fn is_whole(&self) -> bool {
