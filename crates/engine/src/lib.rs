@@ -26,6 +26,7 @@ pub mod kernel_tls;
 mod memory;
 mod messages;
 pub mod net;
+mod pooled_future;
 mod pulse;
 mod remote;
 mod reserve;
@@ -50,6 +51,7 @@ pub use engine::{
 pub use event::Event;
 pub use frames::{Frame, Frames};
 pub use memory::note_let_go;
+pub use pooled_future::PooledFuture;
 pub use pulse::Pulse;
 pub use remote::{Remote, remote};
 pub use runtime::{Runtime, Settings, has_runtime, on_turn_end};

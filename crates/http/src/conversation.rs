@@ -11,12 +11,12 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use engine::{Buffer, Deadline};
+use engine::{Buffer, Deadline, PooledFuture};
 use framework::generation::Local;
 use framework::panics;
 use framework::workers::Registered;
@@ -176,7 +176,7 @@ struct Served {
 }
 
 /// A request that takes longer, with all that it needs until it has been served.
-type Serving<'a> = Pin<Box<dyn Future<Output = Served> + 'a>>;
+type Serving<'a> = PooledFuture<'a, Served>;
 
 /// Begins the request that `input` begins with, and answers it at once if that can be done.
 fn serve_next<'a>(
@@ -209,7 +209,9 @@ fn serve_next<'a>(
                 }
                 Ok(None) => {
                     request.arrival.pipelined = pipelined;
-                    return Err(Box::pin(read_and_serve(connection, request, input)));
+                    return Err(PooledFuture::new(read_and_serve(
+                        connection, request, input,
+                    )));
                 }
                 Err(error) => Head::Bad(error),
             };
@@ -219,7 +221,9 @@ fn serve_next<'a>(
     request.arrival.pipelined = pipelined;
     match answer_at_once(connection, &mut request, &head, input) {
         Some(after) => Ok(settle(connection, request, Ok(after), input)),
-        None => Err(Box::pin(serve_on(connection, request, head, input))),
+        None => Err(PooledFuture::new(serve_on(
+            connection, request, head, input,
+        ))),
     }
 }
 
@@ -251,7 +255,7 @@ async fn read_and_serve(
     match answer_at_once(connection, &mut request, &head, input) {
         Some(after) => settle(connection, request, Ok(after), input),
         // A box of its own, so that a head that comes slowly needs no room for it.
-        None => Box::pin(serve_on(connection, request, head, input)).await,
+        None => PooledFuture::new(serve_on(connection, request, head, input)).await,
     }
 }
 

@@ -5,11 +5,11 @@
 //! its end, as nginx's do. Of what a module keeps of a request, only the module knows: it lies in a
 //! [`slot`](crate::slots).
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Declared, Fault, Line, Position, ScopeRef, Spec};
+use engine::PooledFuture;
 use framework::compile::{Compiler, Feature};
 use framework::generation::Generation;
 use transport::tls::handshake::Intercept;
@@ -125,13 +125,13 @@ pub enum Ran<'a, T = Result<Step, Abort>> {
     /// At once.
     Now(T),
     /// Later.
-    Wait(Pin<Box<dyn Future<Output = T> + 'a>>),
+    Wait(PooledFuture<'a, T>),
 }
 
 impl<'a, T> Ran<'a, T> {
     /// What this future says.
     pub fn wait(future: impl Future<Output = T> + 'a) -> Ran<'a, T> {
-        Ran::Wait(Box::pin(future))
+        Ran::Wait(PooledFuture::new(future))
     }
 
     /// What it says, waited for where it must be.

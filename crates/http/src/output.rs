@@ -282,6 +282,10 @@ async fn next_piece(
             }
             Given::Nothing => {}
         }
+        // What has come by now leaves together with what waits.
+        if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
+            continue;
+        }
         beside(source, reader, exchange.send_what_waits(request)).await?;
         let outlives_client = source.outlives_client();
         let more = poll_fn(|context| source.poll_more(context));

@@ -17,6 +17,7 @@ use http::module::{Check, Module, Ran, Verdict};
 use http::output;
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
+use http::response::Field;
 use http::tasks::{Task, TaskKind};
 use http::text::Text;
 use http::variables::Compiling as _;
@@ -159,13 +160,18 @@ fn set_variables(request: &mut Request, subrequest: &mut Request, variables: &[(
 /// The client is challenged as the subrequest was.
 fn copy_challenges(request: &mut Request, subrequest: &Request) {
     let is_challenge = |name: &[u8]| name.eq_ignore_ascii_case(b"WWW-Authenticate");
-    let upstream = Attempts::of(subrequest).map(Attempts::borrow);
-    let mut fields = &subrequest.response.fields;
-    if !fields.iter().any(|field| is_challenge(&field.name))
-        && let Some(upstream) = &upstream
+    let own = subrequest.response.fields.iter();
+    let own = own.filter(|field| is_challenge(&field.name)).cloned();
+    let mut challenges: Vec<Field> = own.collect();
+    if challenges.is_empty()
+        && let Some(seen) = Attempts::of(subrequest)
+        && let Some(answer) = &seen.borrow().answer
     {
-        fields = &upstream.fields;
+        challenges.extend(
+            answer
+                .owned_fields()
+                .filter(|field| is_challenge(&field.name)),
+        );
     }
-    let challenges = fields.iter().filter(|field| is_challenge(&field.name));
-    request.response.fields.extend(challenges.cloned());
+    request.response.fields.append(&mut challenges);
 }

@@ -12,6 +12,7 @@ use http::request::Request;
 use http::response::Field;
 use http::slots::OfPass;
 
+use super::answer::AnswerHead;
 use super::target;
 
 /// One try at one peer, for `$upstream_*`.
@@ -65,15 +66,37 @@ impl ShownTarget {
 #[derive(Debug, Default)]
 pub struct Attempts(RefCell<History>);
 
+/// What is asked for, and of which peer.
+#[derive(Debug)]
+pub struct AskedFor {
+    /// `http://` or its like.
+    pub scheme: &'static [u8],
+    /// The peer's address, or the group where none is left.
+    pub peer: Bytes,
+    /// The URI in the request.
+    pub uri: Bytes,
+}
+
+impl AskedFor {
+    /// What error lines show: `http://127.0.0.1:8081/path`.
+    fn url(&self) -> Vec<u8> {
+        let separator: &[u8] = match self.peer.starts_with(b"unix:") {
+            true => b":",
+            false => b"",
+        };
+        [self.scheme, &*self.peer, separator, &*self.uri].concat()
+    }
+}
+
 /// What there is to tell of the upstreams so far.
 #[derive(Debug, Default)]
 pub struct History {
     /// Tries in order.
     pub attempts: Vec<Attempt>,
-    /// What error lines show: `http://127.0.0.1:8081/path`; empty until a peer is chosen.
-    pub url: Bytes,
-    /// The answer's fields.
-    pub fields: Vec<Field>,
+    /// What is asked for, once a peer has been chosen.
+    pub asked_for: Option<AskedFor>,
+    /// The answer's head.
+    pub answer: Option<AnswerHead>,
     /// The answer's trailer fields.
     pub trailers: Vec<Field>,
     /// When the try under way began.
@@ -123,7 +146,10 @@ impl Attempts {
 
 impl Asked for Attempts {
     fn show(&self, show: &mut dyn FnMut(&[u8])) {
-        show(&self.borrow().url);
+        match &self.borrow().asked_for {
+            Some(asked_for) => show(&asked_for.url()),
+            None => show(b""),
+        }
     }
 
     fn end(&self) {

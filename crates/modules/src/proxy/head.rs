@@ -1,8 +1,10 @@
 //! The request as the upstream gets it.
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::log;
 use http::request::Request;
 use proto::method::Method;
@@ -36,9 +38,9 @@ pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
 /// A request line and fields.
 pub(super) struct Written {
     /// With the body of `proxy_set_body` behind it, where there is one.
-    pub head: Vec<u8>,
-    /// The URI in it, for log lines.
-    pub uri: Vec<u8>,
+    pub head: Bytes,
+    /// Where the URI stands in it.
+    pub uri: Range<usize>,
     /// Whether there is an `Upgrade` field.
     pub upgrade: bool,
 }
@@ -63,7 +65,7 @@ pub(super) fn write(
     head.push(b' ');
     let begin = head.len();
     write_uri(request, proxy, target, &mut head);
-    let uri = head.get(begin..).unwrap_or_default().to_vec();
+    let uri = begin..head.len();
     if uri.is_empty() {
         log::error!(request, Error, "zero length URI to proxy");
         return Err(500);
@@ -104,7 +106,11 @@ pub(super) fn write(
     }
     head.extend_from_slice(b"\r\n");
     head.extend_from_slice(body.as_deref().unwrap_or_default());
-    Ok(Written { head, uri, upgrade })
+    Ok(Written {
+        head: head.into(),
+        uri,
+        upgrade,
+    })
 }
 
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the

@@ -2,10 +2,11 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
-//! request, `response` reads its answer, `cookies` rewrites what that sets, `body` streams it
+//! request, `response` reads its answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
 //! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
 //! connections; `connection` is one to a server. Which server of a group is asked is the business of `upstream`.
 
+pub mod answer;
 pub mod attempts;
 mod body;
 mod buffers;
@@ -53,7 +54,7 @@ pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
-use attempts::{Attempt, Attempts, ShownTarget, TARGET};
+use attempts::{AskedFor, Attempt, Attempts, ShownTarget, TARGET};
 use body::UpstreamBody;
 use connection::{Home, UpstreamConnection, terms};
 use family::Causes;
@@ -111,7 +112,7 @@ impl From<Abort> for AttemptError {
 struct Outgoing {
     head: Bytes,
     /// The URI in it, for log lines.
-    uri: Vec<u8>,
+    uri: Bytes,
     /// Whether it asks for another protocol, as the client's does.
     upgrade: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
@@ -194,8 +195,8 @@ async fn pass_on(
     };
     let mut outgoing = match head::write(request, proxy, target, buffered) {
         Ok(written) => Outgoing {
-            head: written.head.into(),
-            uri: written.uri,
+            uri: written.head.slice(written.uri),
+            head: written.head,
             upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
             begun,
             socket: settings.socket.of_request(request),
@@ -568,17 +569,14 @@ fn choose(
     };
     let attempts = Attempts::enter(request);
     let mut seen = attempts.borrow_mut();
-    let separator: &[u8] = if name.starts_with(b"unix:") {
-        b":"
-    } else {
-        b""
-    };
-    seen.url = [outgoing.scheme.text(), &*name, separator, &outgoing.uri]
-        .concat()
-        .into();
+    seen.asked_for = Some(AskedFor {
+        scheme: outgoing.scheme.text(),
+        peer: name.clone(),
+        uri: outgoing.uri.clone(),
+    });
     seen.started = Some(now);
     if address.is_some() {
-        seen.fields.clear(); // they are of the peer before
+        seen.answer = None; // it is of the peer before
     }
     seen.attempts.push(Attempt {
         peer: name,

@@ -15,6 +15,7 @@ use proto::h1::response::{NO_HEADER, ResponseBody, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
+use super::answer::{AnswerHead, earlier};
 use super::attempts::Attempts;
 use super::cookies;
 use super::family::Causes;
@@ -23,27 +24,40 @@ use super::target::Target;
 use super::{AttemptError, Failure, Proxy, SENDING, UpstreamConnection, client_left, failed, note};
 use crate::early_hints;
 
-/// A parsed head with its bytes and what came after it.
+/// A head that is being read, with its bytes and what came after it.
+#[derive(Default)]
+struct Reading {
+    head: ResponseHead,
+    bytes: Vec<u8>,
+    rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    beyond: u64,
+    /// How many of the head's fields have been looked at.
+    examined: usize,
+}
+
+impl Reading {
+    fn end(self) -> UpstreamResponse {
+        UpstreamResponse {
+            head: AnswerHead::new(self.head, self.bytes),
+            rest: self.rest,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// A head that has been read, and what came after it.
 pub(super) struct UpstreamResponse {
-    pub head: ResponseHead,
-    pub bytes: Vec<u8>,
+    pub head: AnswerHead,
     pub rest: Buffer,
     /// How much of what has come is beyond `proxy_buffer_size`.
     pub beyond: u64,
-    /// How many of the head's fields have been looked at while it was read.
-    examined: usize,
 }
 
 impl UpstreamResponse {
     /// Whether the upstream goes on with the connection.
     pub(super) fn keeps_alive(&self) -> bool {
-        let closes = |field: h1::Field| {
-            let value = field.value(&self.bytes).to_ascii_lowercase();
-            memchr::memmem::find(&value, b"close").is_some()
-        };
-        self.head.version() >= Version::Http11
-            && self.head.status() != SWITCHING_PROTOCOLS
-            && !self.head.all(Known::Connection).any(closes)
+        !self.head.closes() && self.head.status() != SWITCHING_PROTOCOLS
     }
 
     /// Whether nothing follows the head, and nothing has come behind it.
@@ -51,21 +65,6 @@ impl UpstreamResponse {
         let framing = self.head.body(is_head);
         let is_empty = matches!(framing, ResponseBody::None | ResponseBody::Length(0));
         is_empty && self.rest.is_empty()
-    }
-
-    /// The fields that count: of those that come once, the first.
-    pub(super) fn fields(&self) -> impl Iterator<Item = h1::Field> {
-        let fields = self.head.fields().iter().copied();
-        fields.filter(|field| self.earlier(*field).is_none())
-    }
-
-    /// The field of the same name before one of a name that comes once.
-    fn earlier(&self, field: h1::Field) -> Option<h1::Field> {
-        if !comes_once(field.known) {
-            return None;
-        }
-        let first = self.head.find(field.known);
-        first.filter(|first| *first != field)
     }
 }
 
@@ -98,14 +97,10 @@ pub(super) async fn read(
     settings: &Settings,
     peer: &mut UpstreamConnection,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let mut answer = UpstreamResponse {
-        head: ResponseHead::default(),
-        bytes: Vec::new(),
-        rest: Buffer::default(),
-        beyond: 0,
-        examined: 0,
-    };
-    match read_head(request, exchange, settings, peer, &mut answer).await {
+    let mut answer = Reading::default();
+    let read = read_head(request, exchange, settings, peer, &mut answer).await;
+    let answer = answer.end();
+    match read {
         Ok(()) => Ok(answer),
         Err(ended) => {
             remember(request, &answer);
@@ -120,7 +115,7 @@ async fn read_head(
     exchange: &mut Exchange,
     settings: &Settings,
     peer: &mut UpstreamConnection,
-    answer: &mut UpstreamResponse,
+    answer: &mut Reading,
 ) -> Result<(), AttemptError> {
     let mut received_in_all = 0;
     let mut informational = Informational::default();
@@ -220,14 +215,14 @@ fn is_informational(head: &ResponseHead) -> bool {
 
 /// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
 /// twice are told, whatever becomes of the answer.
-fn examine(request: &mut Request, settings: &Settings, answer: &mut UpstreamResponse) {
+fn examine(request: &mut Request, settings: &Settings, answer: &mut Reading) {
     if is_informational(&answer.head) {
         return;
     }
     let fields = answer.head.fields();
     for field in fields.iter().skip(answer.examined) {
-        if let Some(earlier) = answer.earlier(*field) {
-            warn_of_duplicate(request, answer, *field, earlier);
+        if let Some(earlier) = earlier(&answer.head, *field) {
+            warn_of_duplicate(request, &answer.bytes, *field, earlier);
             continue;
         }
         let value = field.value(&answer.bytes);
@@ -269,7 +264,7 @@ impl Informational {
         request: &mut Request,
         exchange: &mut Exchange,
         settings: &Settings,
-        answer: &UpstreamResponse,
+        answer: &Reading,
         length: usize,
     ) -> Result<(), AttemptError> {
         self.count += 1;
@@ -310,7 +305,7 @@ impl Informational {
 }
 
 /// The fields of early hints that the client gets: no framing, and nothing that is hidden.
-fn hints(settings: &Settings, answer: &UpstreamResponse) -> Vec<Field> {
+fn hints(settings: &Settings, answer: &Reading) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);
@@ -357,9 +352,7 @@ pub(super) fn intercept(
     }
     if status == 401 {
         for field in answer.head.all(Known::WwwAuthenticate) {
-            let name = Bytes::copy_from_slice(field.name(&answer.bytes));
-            let value = Bytes::copy_from_slice(field.value(&answer.bytes));
-            request.response.add(name, value);
+            request.response.fields.push(answer.head.owned(field));
         }
     }
     request.activity.doing = WHILE_SENDING_ON;
@@ -380,13 +373,22 @@ pub(super) fn apply(
     }
     let response = &mut request.response;
     response.status = status;
-    let text = answer.head.status_line(&answer.bytes);
-    response.status_text = (!text.is_empty()).then(|| Bytes::copy_from_slice(text));
+    let text = answer.head.status_line(&answer.head.bytes);
+    response.status_text = (!text.is_empty()).then(|| answer.head.bytes.slice_ref(text));
     response.content_length = answer.head.content_length();
     response.conditions_judged = true;
-    for field in answer.fields() {
-        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
-        let copied = copy_field(request, proxy, &settings, target, field.known, name, value);
+    for field in answer.head.counting() {
+        if is_hidden(&settings, field.name(&answer.head.bytes)) {
+            continue;
+        }
+        let copied = copy_field(
+            request,
+            proxy,
+            &settings,
+            target,
+            field.known,
+            answer.head.owned(field),
+        );
         if let Err(cookies::Undecided) = copied {
             return Applied::Step(fail(request));
         }
@@ -410,7 +412,7 @@ pub(super) fn apply(
 
 /// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
 pub(super) fn last_modified(answer: &UpstreamResponse) -> Option<i64> {
-    proto::date::parse_http(answer.head.value(Known::LastModified, &answer.bytes)?)
+    proto::date::parse_http(answer.head.value(Known::LastModified, &answer.head.bytes)?)
 }
 
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
@@ -420,7 +422,7 @@ pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> boo
         return buffered;
     }
     for field in answer.head.all(Known::XAccelBuffering) {
-        let value = field.value(&answer.bytes);
+        let value = field.value(&answer.head.bytes);
         if value.eq_ignore_ascii_case(b"yes") {
             buffered = true;
         } else if value.eq_ignore_ascii_case(b"no") {
@@ -430,33 +432,9 @@ pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> boo
     buffered
 }
 
-/// Fields of which an answer has one: nginx takes the first and ignores others.
-fn comes_once(known: Known) -> bool {
-    matches!(
-        known,
-        Known::ContentType
-            | Known::Date
-            | Known::ETag
-            | Known::Expires
-            | Known::LastModified
-            | Known::Location
-            | Known::Refresh
-            | Known::Server
-            | Known::Status
-            | Known::XAccelExpires
-            | Known::XAccelLimitRate
-            | Known::XAccelRedirect
-    )
-}
-
-fn warn_of_duplicate(
-    request: &Request,
-    answer: &UpstreamResponse,
-    field: h1::Field,
-    first: h1::Field,
-) {
+fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h1::Field) {
     let text = |field: h1::Field| {
-        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+        let (name, value) = (field.name(bytes), field.value(bytes));
         [name, b": ", value].concat()
     };
     let (second, first) = (text(field), text(first));
@@ -496,10 +474,10 @@ pub(super) fn copy_for_upgrade(
     answer: &UpstreamResponse,
 ) {
     request.response.status = 101;
-    let text = answer.head.status_line(&answer.bytes);
+    let text = answer.head.status_line(&answer.head.bytes);
     request.response.status_text = Some(Bytes::copy_from_slice(text));
-    for field in answer.fields() {
-        let name = field.name(&answer.bytes);
+    for field in answer.head.counting() {
+        let name = field.name(&answer.head.bytes);
         match field.known {
             Known::Connection | Known::KeepAlive => continue,
             _ if is_hidden(settings, name) => continue,
@@ -507,8 +485,7 @@ pub(super) fn copy_for_upgrade(
             Known::Date => request.response.date = Some(Bytes::new()),
             _ => {}
         }
-        let value = Bytes::copy_from_slice(field.value(&answer.bytes));
-        request.response.add(Bytes::copy_from_slice(name), value);
+        request.response.fields.push(answer.head.owned(field));
     }
 }
 
@@ -517,13 +494,7 @@ pub(super) fn remember(request: &mut Request, answer: &UpstreamResponse) {
     let Some(attempts) = Attempts::of(request) else {
         return;
     };
-    attempts.borrow_mut().fields = answer
-        .fields()
-        .map(|field| Field {
-            name: Bytes::copy_from_slice(field.name(&answer.bytes)),
-            value: Bytes::copy_from_slice(field.value(&answer.bytes)),
-        })
-        .collect();
+    attempts.borrow_mut().answer = Some(answer.head.clone());
 }
 
 fn ignores(settings: &Settings, name: &[u8]) -> bool {
@@ -542,7 +513,9 @@ fn accel_redirect(
     settings: &Settings,
     answer: &UpstreamResponse,
 ) -> Option<Step> {
-    let value = answer.head.value(Known::XAccelRedirect, &answer.bytes)?;
+    let value = answer
+        .head
+        .value(Known::XAccelRedirect, &answer.head.bytes)?;
     if ignores(settings, b"x-accel-redirect") {
         return None;
     }
@@ -587,20 +560,23 @@ fn keep_over_redirect(
         b"Expires",
         b"Accept-Ranges",
     ];
-    for field in answer.fields() {
-        let (name, value) = (field.name(&answer.bytes), field.value(&answer.bytes));
+    for field in answer.head.counting() {
+        let (name, value) = (
+            field.name(&answer.head.bytes),
+            field.value(&answer.head.bytes),
+        );
         if field.known == Known::ContentType {
             set_content_type(request, value);
         } else if settings.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
             // As in `copy_field`.
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
-            let mut value = Bytes::copy_from_slice(value);
+            let Field { name, mut value } = answer.head.owned(field);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
                 request.response.accept_ranges = Some(value.clone());
             } else if name.eq_ignore_ascii_case(b"Set-Cookie") {
                 value = settings.cookies.rewrite(request, &value)?.unwrap_or(value);
             }
-            request.response.add(Bytes::copy_from_slice(name), value);
+            request.response.fields.push(Field { name, value });
         }
     }
     Ok(())
@@ -620,35 +596,31 @@ fn copy_field(
     settings: &Settings,
     target: &Target,
     known: Known,
-    name: &[u8],
-    value: &[u8],
+    field: Field,
 ) -> Result<(), cookies::Undecided> {
-    if is_hidden(settings, name) {
-        return Ok(());
-    }
-    let owned = Bytes::copy_from_slice(value);
+    let Field { name, value } = field;
     let field = |value: Bytes| Field {
-        name: Bytes::copy_from_slice(name),
+        name: name.clone(),
         value,
     };
     match known {
         Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
-        Known::ContentType => set_content_type(request, value),
+        Known::ContentType => set_content_type(request, &value),
         Known::LastModified => {
-            request.response.last_modified = proto::date::parse_http(value);
-            request.response.fields.push(field(owned));
+            request.response.last_modified = proto::date::parse_http(&value);
+            request.response.fields.push(field(value));
         }
         Known::Date => {
             request.response.date = Some(Bytes::new());
-            request.response.fields.push(field(owned));
+            request.response.fields.push(field(value));
         }
         Known::Server => {
             request.response.server = Some(Bytes::new());
-            request.response.fields.push(field(owned));
+            request.response.fields.push(field(value));
         }
         Known::Location => {
             // Only what `proxy_redirect` has changed is made absolute, as in nginx.
-            match rewrite_location(request, proxy, target, &owned) {
+            match rewrite_location(request, proxy, target, &value) {
                 Some(rewritten) => {
                     let absolute = request.plan.core.absolute_redirect;
                     request.response.add_location(rewritten, absolute);
@@ -659,39 +631,39 @@ fn copy_field(
                         if request.is_answered() {
                             request.response.location = None;
                         }
-                        request.response.location_field = Some(owned.clone());
+                        request.response.location_field = Some(value.clone());
                     }
-                    request.response.fields.push(field(owned));
+                    request.response.fields.push(field(value));
                 }
             }
         }
         Known::ContentEncoding => {
-            request.response.coding = Some(owned.clone());
-            request.response.fields.push(field(owned));
+            request.response.coding = Some(value.clone());
+            request.response.fields.push(field(value));
         }
         // Whoever may ask for ranges in any case is told by what cuts them.
         _ if name.eq_ignore_ascii_case(b"Accept-Ranges") && settings.force_ranges => {}
         _ if name.eq_ignore_ascii_case(b"Accept-Ranges") => {
-            request.response.accept_ranges = Some(owned.clone());
-            request.response.fields.push(field(owned));
+            request.response.accept_ranges = Some(value.clone());
+            request.response.fields.push(field(value));
         }
         _ if name.eq_ignore_ascii_case(b"Content-Range") => {
-            request.response.content_range = Some(owned.clone());
-            request.response.fields.push(field(owned));
+            request.response.content_range = Some(value.clone());
+            request.response.fields.push(field(value));
         }
         _ if name.eq_ignore_ascii_case(b"Set-Cookie") => {
-            let rewritten = settings.cookies.rewrite(request, value)?;
-            let value = rewritten.unwrap_or(owned);
+            let rewritten = settings.cookies.rewrite(request, &value)?;
+            let value = rewritten.unwrap_or(value);
             request.response.fields.push(field(value));
         }
         _ if name.eq_ignore_ascii_case(b"Refresh") => {
-            let rewritten = rewrite_refresh(request, proxy, target, value);
+            let rewritten = rewrite_refresh(request, proxy, target, &value);
             request
                 .response
                 .fields
-                .push(field(rewritten.unwrap_or(owned)));
+                .push(field(rewritten.unwrap_or(value)));
         }
-        _ => request.response.fields.push(field(owned)),
+        _ => request.response.fields.push(field(value)),
     }
     Ok(())
 }

@@ -93,12 +93,12 @@ fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     hash.update(WEBSOCKET);
     let mut expected = Vec::new();
     base64::encode(&hash.finalize(), &mut expected);
-    let mut accepts = answer.fields().filter(|field| {
+    let mut accepts = answer.head.counting().filter(|field| {
         field
-            .name(&answer.bytes)
+            .name(&answer.head.bytes)
             .eq_ignore_ascii_case(b"Sec-WebSocket-Accept")
     });
-    let first = accepts.next().map(|field| field.value(&answer.bytes));
+    let first = accepts.next().map(|field| field.value(&answer.head.bytes));
     first == Some(&expected[..]) && accepts.next().is_none()
 }
 

@@ -12,6 +12,7 @@ use http::variables::{Evaluate, Found};
 use proto::header::Known;
 use variables::write::{decimal, joined, seconds};
 
+use super::answer::AnswerHead;
 use super::attempts::{Attempt, Attempts, TARGET};
 
 /// The variable of a name in lower case, without `$`.
@@ -129,8 +130,11 @@ fn list(attempts: &[Attempt], out: &mut Vec<u8>, append: impl Fn(&Attempt, &mut 
 
 /// `$upstream_http_name`
 fn header(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
-    match Attempts::of(request) {
-        Some(seen) => joined(pairs(&seen.borrow().fields), name, b',', out),
+    let Some(seen) = Attempts::of(request) else {
+        return false;
+    };
+    match &seen.borrow().answer {
+        Some(answer) => joined(answer.pairs(), name, b',', out),
         None => false,
     }
 }
@@ -149,11 +153,10 @@ fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> bool {
         return false;
     };
     let seen = seen.borrow();
-    let value = seen
-        .fields
-        .iter()
-        .filter(|field| field.name.eq_ignore_ascii_case(b"Set-Cookie"))
-        .find_map(|field| find_set_cookie(&field.value, name));
+    let fields = seen.answer.iter().flat_map(AnswerHead::pairs);
+    let value = fields
+        .filter(|(field, _)| field.eq_ignore_ascii_case(b"Set-Cookie"))
+        .find_map(|(_, value)| find_set_cookie(value, name));
     out.extend_from_slice(value.unwrap_or_default());
     value.is_some()
 }

@@ -27,6 +27,9 @@ pub struct ResponseHead {
     framing: Framing,
 }
 
+/// How many fields a head has room for at once.
+const FIELDS_USUAL: usize = 16;
+
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -302,6 +305,9 @@ impl ResponseHead {
         };
         // A field for which the response is refused is one of its fields all the same.
         self.known.insert(field.known);
+        if self.fields.is_empty() {
+            self.fields.reserve(FIELDS_USUAL);
+        }
         self.fields.push(field);
         checked
     }

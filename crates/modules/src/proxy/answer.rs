@@ -1,0 +1,94 @@
+//! The head of an upstream's answer, which the response, the body and `$upstream_*` share.
+
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::response::Field;
+use proto::h1;
+use proto::h1::response::ResponseHead;
+use proto::header::Known;
+
+/// A head, as far as it has been read, with the bytes that it consists of.
+#[derive(Clone)]
+pub struct AnswerHead {
+    head: Rc<ResponseHead>,
+    pub(super) bytes: Bytes,
+}
+
+impl AnswerHead {
+    /// The head that has been read from these bytes.
+    pub(super) fn new(head: ResponseHead, bytes: Vec<u8>) -> AnswerHead {
+        AnswerHead {
+            head: Rc::new(head),
+            bytes: bytes.into(),
+        }
+    }
+
+    /// The fields that count: of those that come once, the first.
+    pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
+        let fields = self.head.fields().iter().copied();
+        fields.filter(|field| earlier(&self.head, *field).is_none())
+    }
+
+    /// A field's name and value, which share the memory of the head.
+    pub(super) fn owned(&self, field: h1::Field) -> Field {
+        Field {
+            name: self.bytes.slice_ref(field.name(&self.bytes)),
+            value: self.bytes.slice_ref(field.value(&self.bytes)),
+        }
+    }
+
+    /// The fields that count.
+    pub fn owned_fields(&self) -> impl Iterator<Item = Field> {
+        self.counting().map(|field| self.owned(field))
+    }
+
+    /// Their names and values.
+    pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = self.counting();
+        fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
+    }
+}
+
+impl Deref for AnswerHead {
+    type Target = ResponseHead;
+
+    fn deref(&self) -> &ResponseHead {
+        &self.head
+    }
+}
+
+impl fmt::Debug for AnswerHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnswerHead({})", self.bytes.escape_ascii())
+    }
+}
+
+/// The field of the same name before one of a name that comes once.
+pub(super) fn earlier(head: &ResponseHead, field: h1::Field) -> Option<h1::Field> {
+    if !comes_once(field.known) {
+        return None;
+    }
+    head.find(field.known).filter(|first| *first != field)
+}
+
+/// Fields of which an answer has one: nginx takes the first and ignores others.
+fn comes_once(known: Known) -> bool {
+    matches!(
+        known,
+        Known::ContentType
+            | Known::Date
+            | Known::ETag
+            | Known::Expires
+            | Known::LastModified
+            | Known::Location
+            | Known::Refresh
+            | Known::Server
+            | Known::Status
+            | Known::XAccelExpires
+            | Known::XAccelLimitRate
+            | Known::XAccelRedirect
+    )
+}
