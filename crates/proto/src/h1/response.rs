@@ -9,6 +9,7 @@
 use super::body::content_length;
 use super::field::{Field, FieldReader, InvalidLine, Progress, Rules};
 use super::head::contains_ignoring_case;
+use super::lines::PlainLines;
 use super::{Connection, Version};
 use crate::Span;
 use crate::header::{Known, KnownSet};
@@ -182,13 +183,16 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
         }
     }
     loop {
+        if !head.reader.within_line() {
+            head.read_plain_fields(bytes)?;
+        }
         match head
             .reader
             .advance(bytes, &mut head.at, RULES)
             .map_err(ResponseError::InvalidHeader)?
         {
             Progress::More => return Ok(None),
-            Progress::Line => head.add_field(bytes)?,
+            Progress::Line => head.add(head.reader.field(bytes), bytes)?,
             Progress::End => {
                 head.phase = Phase::Done;
                 return Ok(Some(head.at));
@@ -296,8 +300,19 @@ impl ResponseHead {
         }
     }
 
-    fn add_field(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
-        let field = self.reader.field(bytes);
+    /// Keeps lines for as long as they are plain and there as a whole. Where one is not, nothing of it has been read.
+    #[inline]
+    fn read_plain_fields(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
+        let mut lines = PlainLines::new(bytes);
+        while let Some(line) = lines.at(self.at) {
+            let field = Field::plain(self.at, line, bytes);
+            self.at = line.next;
+            self.add(field, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, field: Field, bytes: &[u8]) -> Result<(), ResponseError> {
         // Early hints are passed on as they are.
         let checked = match self.is_early_hints() {
             true => Ok(()),
