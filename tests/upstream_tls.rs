@@ -287,3 +287,84 @@ fn the_end_of_a_connection_is_announced() {
         assert_eq!(upstream.join().unwrap(), Ok(0));
     }
 }
+
+/// An upstream that answers one request after the other over a connection, with the number of that.
+fn keeping() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = upstream_config();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().flatten().enumerate() {
+            let config = Arc::clone(&config);
+            std::thread::spawn(move || {
+                let connection = ServerConnection::new(config).unwrap();
+                let mut stream = StreamOwned::new(connection, stream);
+                let (mut request, mut byte) = (Vec::new(), [0]);
+                while matches!(stream.read(&mut byte), Ok(1)) {
+                    request.push(byte[0]);
+                    if request.ends_with(b"\r\n\r\n") {
+                        request.clear();
+                        let _ = write!(
+                            stream,
+                            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"
+                        );
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// nginx's workers begin anew.
+#[test]
+fn connections_outlive_a_reload_that_changes_nothing_of_theirs() {
+    if is_nginx() {
+        return;
+    }
+    let port = keeping();
+    let server = Server::start("", "");
+    let trusted = server.prefix.join("trusted");
+    let authority = std::fs::read(file("ca.crt")).unwrap();
+    std::fs::write(&trusted, &authority).unwrap();
+    let lines = |beside: &str| {
+        let trusted = trusted.display();
+        format!(
+            "location / {{
+                proxy_pass https://kept; proxy_ssl_verify on; proxy_ssl_name good.example;
+                proxy_ssl_trusted_certificate {trusted}; {beside}
+            }}
+[http]
+upstream kept {{ server 127.0.0.1:{port}; keepalive 8; }}"
+        )
+    };
+    let reload = |lines: &str| {
+        let loaded = server.error_log().matches("exited with code").count();
+        server.reload(lines);
+        support::master::wait_for("the reload", || {
+            server.error_log().matches("exited with code").count() > loaded
+        });
+    };
+    reload(&lines(""));
+    assert_eq!(asked(&server, "/"), "0");
+    reload(&lines(""));
+    assert_eq!(asked(&server, "/"), "0");
+    // Whatever decides whom the connection trusts makes it another.
+    let other = std::fs::read(file("good.example.crt")).unwrap();
+    std::fs::write(&trusted, [authority, other].concat()).unwrap();
+    reload(&lines(""));
+    assert_eq!(asked(&server, "/"), "1");
+    assert_eq!(asked(&server, "/"), "1");
+    reload(&lines("proxy_ssl_verify_depth 3;"));
+    assert_eq!(asked(&server, "/"), "2");
+    let shown = "proxy_ssl_certificate";
+    let shown = format!(
+        "{shown} {}; {shown}_key {};",
+        file("client.crt").display(),
+        file("client.key").display()
+    );
+    reload(&lines(&shown));
+    assert_eq!(asked(&server, "/"), "3");
+    reload(&lines(&shown));
+    assert_eq!(asked(&server, "/"), "3");
+}

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::SocketOptions;
 use framework::generation::Local;
-use http::request::Request;
 use transport::Transport;
 
 use super::{Outgoing, Proxy, Settings};
@@ -76,7 +75,7 @@ impl UpstreamConnection {
 }
 
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
-pub(super) fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
+pub(super) fn terms(proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
     let Some(keepalive) = group.shared.keepalive else {
         return Bytes::new();
     };
@@ -92,9 +91,7 @@ pub(super) fn terms(request: &Request, proxy: &Proxy, group: &Group, outgoing: &
         terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
     }
     if let Some(secured) = &outgoing.secured {
-        // Whom to trust is a generation's: what it names may have changed since.
-        let generation = request.local.generation.number;
-        terms.extend_from_slice(format!(" by {generation} ").as_bytes());
+        terms.extend_from_slice(b" by ");
         secured.append_terms(&mut terms);
     }
     terms.into()

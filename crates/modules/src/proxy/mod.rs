@@ -215,7 +215,7 @@ async fn pass_on(
             return Err(request.client_left(exchange));
         }
     };
-    outgoing.terms = terms(request, proxy, &group, &outgoing);
+    outgoing.terms = terms(proxy, &group, &outgoing);
     let mut selection = group.select(request, settings.next_upstream_tries);
     let home = Rc::new(Home {
         local: Rc::clone(&request.local),

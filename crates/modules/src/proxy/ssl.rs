@@ -23,6 +23,7 @@ use rustls::client::{ResolvesClientCert, Resumption, danger::ServerCertVerifier}
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use sha2::{Digest as _, Sha256};
 use transport::tls::chain::Trust;
 use transport::tls::commands::{self, Commands};
 use transport::tls::dynamic::{self, Cache, CacheSettings};
@@ -206,11 +207,36 @@ pub(super) struct UpstreamTls {
     base: Base,
     /// With the certificate whose path has no variables, or without any.
     config: Arc<ClientConfig>,
+    /// What that consists of: two generations that agree in it may use one connection.
+    content: Content,
     /// A certificate whose path is known per request.
     varying: Option<Varying>,
     name: Option<Text>,
     server_name: bool,
     verify: bool,
+}
+
+/// A digest of all that a configuration says and that the files say that it names.
+type Content = [u8; 32];
+
+/// Such a digest while it is made.
+#[derive(Default)]
+struct Digest(Sha256);
+
+impl Digest {
+    fn add(&mut self, part: &[u8]) {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    fn add_all<T: AsRef<[u8]>>(&mut self, parts: &[T]) {
+        self.0.update((parts.len() as u64).to_le_bytes());
+        parts.iter().for_each(|part| self.add(part.as_ref()));
+    }
+
+    fn end(self) -> Content {
+        self.0.finalize().into()
+    }
 }
 
 /// What all configurations of a scope share.
@@ -266,21 +292,31 @@ impl Family {
         let (own, varying) = self.own_certificate(compiler, scope)?;
         let verify = scope.get(&self.verify)?;
         let server_name = scope.get(&self.server_name)?;
+        let mut content = Digest::default();
         let verifier: Arc<dyn ServerCertVerifier> = match verify {
-            true => Arc::new(self.trusted(compiler, scope)?),
+            true => Arc::new(self.trusted(compiler, scope, &mut content)?),
             false => Arc::new(Unverified),
         };
         let commands = scope.written(&self.conf_command)?;
         commands.unwrap_or_default().accepted(compiler)?;
         let key_log = scope.written(&self.key_log)?;
+        let versions = scope.get(&self.protocols)?;
+        let reuse = scope.get(&self.session_reuse)?;
+        content.add(
+            format!("{verify} {server_name} {reuse} {key_log:?} {versions:?} {cipher_suites:?}")
+                .as_bytes(),
+        );
+        if let Some(OwnCertificate(key)) = &own {
+            content.add_all(&key.cert);
+        }
         let base = Base {
             provider: Arc::new(CryptoProvider {
                 cipher_suites,
                 ..CryptoProvider::clone(provider())
             }),
-            versions: scope.get(&self.protocols)?,
+            versions,
             verifier,
-            resumption: match scope.get(&self.session_reuse)? {
+            resumption: match reuse {
                 true => Resumption::in_memory_sessions(SESSIONS_MAX),
                 false => Resumption::disabled(),
             },
@@ -294,6 +330,7 @@ impl Family {
         Ok(UpstreamTls {
             base,
             config,
+            content: content.end(),
             varying,
             name: name.map(|name| compiler.text(&name)),
             server_name,
@@ -302,7 +339,12 @@ impl Family {
     }
 
     /// Whom `*_ssl_verify` trusts.
-    fn trusted(&self, compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Trusted, Fault> {
+    fn trusted(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        content: &mut Digest,
+    ) -> Result<Trusted, Fault> {
         let Some(file) = scope
             .written(&self.trusted_certificate)?
             .filter(|file| !file.bytes.is_empty())
@@ -324,6 +366,9 @@ impl Family {
             None => Vec::new(),
         };
         let depth = usize::try_from(scope.get(&self.verify_depth)?).unwrap_or(usize::MAX);
+        content.add_all(&certificates);
+        content.add_all(&lists);
+        content.add(&depth.to_le_bytes());
         let trust = Trust::new(&certificates, &lists, depth);
         trust.map(Trusted).map_err(|error| {
             let path = files::shown(compiler, &file);
@@ -392,14 +437,29 @@ pub(super) struct Secured {
     server_name: ServerName<'static>,
     /// What the certificate must be for, if anybody asks.
     verified_name: Option<Vec<u8>>,
+    /// What else must agree where two requests use one connection.
+    agreed: Agreed,
+}
+
+/// What two requests must agree on beside names.
+enum Agreed {
+    /// On what the configuration consists of, whichever generation's it is.
+    Content(Content),
+    /// On the generation and the place in memory, where it stays for as long as that: its certificate was read for requests.
+    Place(u64),
 }
 
 impl Secured {
-    /// Appends what must agree where two requests use one connection: the name that is sent and checked, and all else by its
-    /// place in memory, where it stays for as long as its generation.
+    /// Appends what must agree where two requests use one connection.
     pub(super) fn append_terms(&self, terms: &mut Vec<u8>) {
-        let config = Arc::as_ptr(&self.config).addr();
-        terms.extend_from_slice(format!("{config:x} {:?} ", self.server_name).as_bytes());
+        match &self.agreed {
+            Agreed::Content(content) => terms.extend_from_slice(content),
+            Agreed::Place(generation) => {
+                let config = Arc::as_ptr(&self.config).addr();
+                terms.extend_from_slice(format!("{generation} {config:x}").as_bytes());
+            }
+        }
+        terms.extend_from_slice(format!(" {:?} ", self.server_name).as_bytes());
         if let Some(name) = &self.verified_name {
             terms.push(b'=');
             terms.extend_from_slice(name);
@@ -419,8 +479,14 @@ impl UpstreamTls {
             None => target.host.to_vec(),
         };
         name.truncate(without_port(&name));
+        let config = self.config(request).await?;
+        let agreed = match Arc::ptr_eq(&config, &self.config) {
+            true => Agreed::Content(self.content),
+            false => Agreed::Place(request.local.generation.number),
+        };
         Ok(Secured {
-            config: self.config(request).await?,
+            config,
+            agreed,
             server_name: server_name(&name, self.server_name),
             verified_name: self.verify.then_some(name),
         })
