@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -234,7 +234,7 @@ pub async fn respond(
                     last = Some(piece);
                 } else {
                     exchange.set_queued_max(source.queued_max());
-                    let sent = send_piece(request, exchange, &mut chain, piece);
+                    let sent = pin!(send_piece(request, exchange, &mut chain, piece));
                     beside(&mut *source, &reader, sent).await?;
                 }
             }
@@ -286,7 +286,7 @@ async fn next_piece(
         if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
             continue;
         }
-        beside(source, reader, exchange.send_what_waits(request)).await?;
+        beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
         let outlives_client = source.outlives_client();
         let more = poll_fn(|context| source.poll_more(context));
         if outlives_client {
@@ -302,9 +302,8 @@ async fn next_piece(
 async fn beside(
     source: &mut dyn Source,
     reader: &Aside,
-    other: impl Future<Output = Result<(), Abort>>,
+    mut other: Pin<&mut impl Future<Output = Result<(), Abort>>>,
 ) -> Result<(), Abort> {
-    let mut other = pin!(other);
     poll_fn(|context| {
         let done = other.as_mut().poll(context);
         if done.is_pending() {
@@ -367,7 +366,7 @@ async fn send_part(
             let reader = Aside::of(part);
             while let Some(piece) = next_piece(&mut *source, &reader, part, exchange).await? {
                 exchange.set_queued_max(source.queued_max());
-                let sent = send_piece(request, exchange, chain, piece);
+                let sent = pin!(send_piece(request, exchange, chain, piece));
                 beside(&mut *source, &reader, sent).await?;
             }
         }
