@@ -65,7 +65,7 @@ impl Lease {
         let Some(peer) = self.peer() else { return };
         match self.peers.is_single() {
             true => peer.state().forgive(),
-            false => peer.state().succeed(),
+            false => peer.state().succeed(peer.max_fails),
         }
     }
 

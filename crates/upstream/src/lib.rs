@@ -2,12 +2,13 @@
 //!
 //! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and speak over what they get.
 //! A [`Roster`] has the list of a group's peers now, a [`Peers`]; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
-//! of the same identity ([`Remembered`]). A [`Selection`] is one request's way through a group: it asks the group's balancer
+//! of the same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`] is one request's way through a group: it asks the group's balancer
 //! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
 //! What a thread keeps of connections is its [`pool`].
 
 mod balancer;
 mod group;
+mod health;
 mod lease;
 mod peer;
 pub mod pool;
@@ -15,6 +16,7 @@ mod queue;
 mod remembered;
 mod roster;
 mod selection;
+mod slow_start;
 mod state;
 mod tried;
 
@@ -23,8 +25,9 @@ mod tests;
 
 pub use balancer::{Method, Timed};
 pub use group::{Group, Keepalive, Queueing};
+pub use health::{Change, Check, Checks, Counts, Finding, Health};
 pub use lease::Lease;
-pub use peer::{Peer, Peers, Side, SideOf};
+pub use peer::{Peer, Peers, Side, SideOf, Standing};
 pub use queue::Place;
 pub use remembered::Remembered;
 pub use roster::{Found, Host, Roster};

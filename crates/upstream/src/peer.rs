@@ -1,14 +1,16 @@
 //! The peers of a group: what the configuration or a lookup says of each.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{self, Balancer, Method};
+use crate::health::{Checks, Finding, Health};
 use crate::queue::Queue;
-use crate::state::State;
+use crate::slow_start;
+use crate::state::{State, millis};
 
 /// One address of a server, with how much it gets and when it is given up.
 #[derive(Clone, Debug)]
@@ -29,6 +31,10 @@ pub struct Peer {
     pub max_fails: u64,
     /// How long failures count, and how long it is out.
     pub fail_timeout: Duration,
+    /// How long its weight takes to grow to what it is, once it is available again; zero is no time.
+    pub slow_start: Duration,
+    /// The checks that are made of it; `None` where there are none.
+    pub checks: Option<Checks>,
     /// It is never asked.
     pub down: bool,
     /// Which host of the roster it is an address of, where that is looked up.
@@ -37,6 +43,8 @@ pub struct Peer {
     pub draining: bool,
     /// How it does, once that is known to be its own or that of the peer before a reload.
     state: OnceLock<Arc<State>>,
+    /// What its checks have found, in this generation.
+    health: OnceLock<Arc<Health>>,
 }
 
 impl Peer {
@@ -52,10 +60,13 @@ impl Peer {
             max_conns: 0,
             max_fails: 1,
             fail_timeout: Duration::from_secs(10),
+            slow_start: Duration::ZERO,
+            checks: None,
             down: false,
             host: None,
             draining: false,
             state: OnceLock::new(),
+            health: OnceLock::new(),
         }
     }
 
@@ -65,6 +76,7 @@ impl Peer {
             name: Bytes::from(address.to_string()),
             address,
             state: OnceLock::new(),
+            health: OnceLock::new(),
             ..self.clone()
         }
     }
@@ -74,9 +86,17 @@ impl Peer {
         self.state.get_or_init(Arc::default)
     }
 
+    /// What its checks have found; `None` where none are made.
+    pub fn health(&self) -> Option<&Arc<Health>> {
+        let checks = self.checks.as_ref()?;
+        let health = self.health.get_or_init(|| Arc::new(Health::new(checks)));
+        Some(health)
+    }
+
     /// The same peer for another list: both have one state.
     pub(crate) fn share(&self) -> Peer {
         self.state();
+        self.health();
         self.clone()
     }
 
@@ -85,10 +105,54 @@ impl Peer {
         (&self.name, &self.server, self.weight) == (&other.name, &other.server, other.weight)
     }
 
-    /// Goes on with the state of the same peer before. The first one stays.
-    pub(crate) fn adopt(&self, state: &Arc<State>) {
+    /// Goes on with the state of the same peer before, and with what its checks had found. The first one stays.
+    pub(crate) fn adopt(&self, before: &Peer) {
         // A state that it has already is its own: it has been asked before.
-        let _ = self.state.set(Arc::clone(state));
+        let _ = self.state.set(Arc::clone(before.state()));
+        if let Some(checks) = &self.checks {
+            let known = before.health().map(|health| &**health);
+            let _ = self.health.set(Arc::new(Health::following(checks, known)));
+        }
+    }
+
+    /// Its checks let it have requests again: where it starts slowly, from now on.
+    pub fn recover(&self, now: Instant) {
+        self.state().recover(millis(now));
+    }
+
+    /// How many parts of its weight it has now: all ([`slow_start::WHOLE`]) unless it starts slowly.
+    pub(crate) fn share_of_weight(&self, now: u64) -> i64 {
+        match self.slow_start.is_zero() {
+            true => slow_start::WHOLE,
+            false => slow_start::share(self.state().recovered_at(), now, self.slow_start),
+        }
+    }
+
+    /// A round in which it might be chosen: see [`State::grow`].
+    pub(crate) fn grow(&self, now: u64) -> (i64, i64) {
+        let share = self.share_of_weight(now);
+        self.state().grow(self.weight, share)
+    }
+
+    /// How it stands at this moment, for people and monitoring.
+    pub fn standing(&self, now: Instant) -> Standing {
+        let now = millis(now);
+        match self.health().map(|health| health.finding()) {
+            _ if self.down => Standing::Down,
+            Some(Finding::Unhealthy) => Standing::Unhealthy,
+            Some(Finding::Checking) => Standing::Checking,
+            _ if self.draining => Standing::Draining,
+            _ if self.is_out(now) => Standing::Unavailable,
+            _ => Standing::Up,
+        }
+    }
+
+    /// Whether its checks let it have requests, and so does the configuration.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.down
+            && self
+                .health()
+                .is_none_or(|health| health.finding() == Finding::Healthy)
     }
 
     /// Whether any request may be given to it now.
@@ -98,7 +162,7 @@ impl Peer {
 
     /// Whether a request may be given to it now that names it.
     pub(crate) fn is_live_by_name(&self, now: u64) -> bool {
-        !self.down && !self.is_out(now) && !self.is_full()
+        self.is_open() && !self.is_out(now) && !self.is_full()
     }
 
     /// Whether it has failed too often of late.
@@ -111,6 +175,47 @@ impl Peer {
     /// Whether it has as many requests as it may have.
     pub(crate) fn is_full(&self) -> bool {
         self.max_conns > 0 && self.state().connections() >= self.max_conns
+    }
+}
+
+/// How a peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is asked.
+    Up,
+    /// The configuration has it down.
+    Down,
+    /// Requests have failed, so that it is asked again only after a time.
+    Unavailable,
+    /// It has to pass a check first.
+    Checking,
+    /// It has failed its checks.
+    Unhealthy,
+    /// Only requests that name it get it.
+    Draining,
+}
+
+impl Standing {
+    /// Every one of them.
+    pub const ALL: [Standing; 6] = [
+        Standing::Up,
+        Standing::Down,
+        Standing::Unavailable,
+        Standing::Checking,
+        Standing::Unhealthy,
+        Standing::Draining,
+    ];
+
+    /// As NGINX Plus calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Up => "up",
+            Standing::Down => "down",
+            Standing::Unavailable => "unavail",
+            Standing::Checking => "checking",
+            Standing::Unhealthy => "unhealthy",
+            Standing::Draining => "draining",
+        }
     }
 }
 
@@ -265,7 +370,7 @@ impl Peers {
         for peer in self.iter() {
             let same = known.get_mut(&identity(peer)).and_then(Vec::pop);
             if let Some(same) = same {
-                peer.adopt(same.state());
+                peer.adopt(same);
             }
         }
     }

@@ -140,7 +140,7 @@ impl Selection {
             let peer = peers.primary.first()?;
             let is_wanted = self.hint.as_ref().is_some_and(|id| *id == peer.id);
             let is_given = (is_wanted && peer.is_live_by_name(now))
-                || !(peer.down || peer.draining || peer.is_full());
+                || (peer.is_open() && !peer.draining && !peer.is_full());
             return is_given.then(|| self.lease(0, now)).flatten();
         }
         let mut chosen = self.choose(now);

@@ -4,11 +4,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::slow_start::WHOLE;
+
 /// How a peer does. Numbers of one state may be of different moments where several threads write them; what is decided by
 /// several of them is decided in a group's turn.
 #[derive(Debug, Default)]
 pub struct State {
-    /// Grows by the effective weight in each round; the peer where it is largest is chosen.
+    /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is largest is chosen.
     current_weight: AtomicI64,
     /// What failures have taken of the weight; it comes back by one each round.
     penalty: AtomicI64,
@@ -19,10 +21,14 @@ pub struct State {
     failed_at: Moment,
     /// When it failed last or was first tried again after that.
     checked_at: Moment,
+    /// Since when it has been available again, if it ever was not.
+    recovered_at: Moment,
     /// Requests that it has been given in all.
     requests: AtomicU64,
     /// Failed tries in all.
     failures: AtomicU64,
+    /// How often such a try has put it out.
+    outages: AtomicU64,
     /// Milliseconds until heads of its answers had come, as an average that forgets.
     header_time: AtomicU64,
     /// The same until answers had come whole.
@@ -85,6 +91,21 @@ impl State {
         self.failures.load(Ordering::Relaxed)
     }
 
+    /// How often failed tries have put it out.
+    pub fn outages(&self) -> u64 {
+        self.outages.load(Ordering::Relaxed)
+    }
+
+    /// Since when it has been available again, if it ever was not.
+    pub(crate) fn recovered_at(&self) -> Option<u64> {
+        Some(self.recovered_at.get()).filter(|at| *at > 0)
+    }
+
+    /// It is available again.
+    pub(crate) fn recover(&self, at: u64) {
+        self.recovered_at.set(at);
+    }
+
     /// Milliseconds until heads of its answers have come, and answers whole: averages that forget.
     pub fn times(&self) -> (u64, u64) {
         let [header, response] =
@@ -133,13 +154,21 @@ impl State {
         let penalty = self.penalty.load(Ordering::Relaxed);
         let penalty = penalty.saturating_add(share).min(weight);
         self.penalty.store(penalty, Ordering::Relaxed);
-        fails >= max_fails
+        let is_out = fails >= max_fails;
+        if is_out {
+            self.outages.fetch_add(1, Ordering::Relaxed);
+        }
+        is_out
     }
 
-    /// Forgets failures if this was the first try after they ran out.
-    pub(crate) fn succeed(&self) {
-        if self.failed_at.get() < self.checked_at.get() {
-            self.fails.store(0, Ordering::Relaxed);
+    /// Forgets failures if this was the first try after they ran out. Where they had put it out, it has been available since then.
+    pub(crate) fn succeed(&self, max_fails: u64) {
+        let tried_again = self.checked_at.get();
+        if self.failed_at.get() < tried_again {
+            let fails = self.fails.swap(0, Ordering::Relaxed);
+            if max_fails > 0 && fails >= max_fails {
+                self.recover(tried_again);
+            }
         }
     }
 
@@ -159,9 +188,10 @@ impl State {
         weight - penalty
     }
 
-    /// A round in which it might be chosen: by how much its current weight has grown, and what it is now.
-    pub(crate) fn grow(&self, weight: i64) -> (i64, i64) {
-        let by = self.take_effective_weight(weight);
+    /// A round in which it might be chosen, with so many parts of its weight ([`WHOLE`] are all): by how much its current weight has
+    /// grown, and what it is now.
+    pub(crate) fn grow(&self, weight: i64, share: i64) -> (i64, i64) {
+        let by = self.take_effective_weight(weight).saturating_mul(share);
         let current = self.current_weight.load(Ordering::Relaxed);
         let current = current.saturating_add(by);
         self.current_weight.store(current, Ordering::Relaxed);
@@ -170,7 +200,7 @@ impl State {
 
     /// Whether it has been chosen out of turn, and has that much still to make up for.
     pub(crate) fn has_overdrawn(&self, by: i64) -> bool {
-        self.current_weight.load(Ordering::Relaxed) <= -by
+        self.current_weight.load(Ordering::Relaxed) <= -by.saturating_mul(WHOLE)
     }
 
     /// It has been chosen in a round in which all together have grown by so much.

@@ -1,5 +1,7 @@
 //! Selections over groups: who is asked, in the words of nginx.
 
+mod health;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

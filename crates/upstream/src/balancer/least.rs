@@ -5,6 +5,7 @@
 
 use super::{Asked, Balancer, Timed};
 use crate::peer::Peer;
+use crate::slow_start::WHOLE;
 
 /// Above this, times in milliseconds are all alike, and requests decide.
 const TIME_MAX: u64 = 5000;
@@ -62,18 +63,23 @@ impl Balancer for Least {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
+        // While a peer starts slowly the request at hand counts as well: else one that has none under way would get it,
+        // however little of its weight it has.
+        let starts_slowly = |(_, peer): (usize, &Peer)| peer.share_of_weight(asked.now) < WHOLE;
+        let at_hand = u64::from(asked.all_live().any(starts_slowly));
         // What is compared stays as it was seen first.
         let mut best: Option<(usize, u64, i64)> = None;
         let mut alike = Vec::new();
         let per_weight = |load: u64, weight: i64| i128::from(load) * i128::from(weight);
         for (index, peer) in asked.all_live() {
-            let load = self.load(peer, asked.now);
-            let order = best.map(|(_, least, weight)| {
-                per_weight(load, weight).cmp(&per_weight(least, peer.weight))
+            let load = self.load(peer, asked.now).saturating_add(at_hand);
+            let parts = peer.weight.saturating_mul(peer.share_of_weight(asked.now));
+            let order = best.map(|(_, least, best_parts)| {
+                per_weight(load, best_parts).cmp(&per_weight(least, parts))
             });
             match order {
                 None | Some(std::cmp::Ordering::Less) => {
-                    best = Some((index, load, peer.weight));
+                    best = Some((index, load, parts));
                     alike.clear();
                 }
                 Some(std::cmp::Ordering::Equal) => alike.push(index),
@@ -90,7 +96,7 @@ impl Balancer for Least {
             let Some(peer) = asked.side.get(index) else {
                 continue;
             };
-            let (by, current) = peer.state().grow(peer.weight);
+            let (by, current) = peer.grow(asked.now);
             total = total.saturating_add(by);
             if best.is_none_or(|(_, weight)| current > weight) {
                 best = Some((index, current));

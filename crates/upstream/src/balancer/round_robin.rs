@@ -51,7 +51,7 @@ fn grow(
         let Some(peer) = asked.live(index).filter(|peer| belongs(peer)) else {
             continue;
         };
-        let (by, current) = peer.state().grow(peer.weight);
+        let (by, current) = peer.grow(asked.now);
         total = total.saturating_add(by);
         if best.is_none_or(|(_, weight)| current > weight) {
             best = Some((index, current));

@@ -1,0 +1,335 @@
+//! What health checks have found out about a peer, in all threads' sight.
+//!
+//! Who makes the checks, and what an answer must be like, is their own business: here is what their results come to. nginx:
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>
+//!
+//! ```text
+//!                      passes once
+//!   checking ────────────────────────────▶ healthy ◀─── a new peer whose checks are not mandatory
+//!      │                                    │   ▲
+//!      │ fails as often as it may           │   │ passes as often as it must
+//!      └──────────────▶ unhealthy ◀─────────┘   │
+//!                           └───────────────────┘
+//! ```
+//!
+//! Several checks may be made of one peer: the worst finding counts. A generation writes to findings of its own, which begin
+//! with what its predecessor has found; so a check that outlives its generation changes nothing that counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+/// A check that is made of all peers of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What it is known by over reloads: where it stands in the configuration.
+    pub place: Bytes,
+    /// A peer that is new to it gets no requests until it has passed.
+    pub mandatory: bool,
+    /// Where it is mandatory, a peer that was healthy before a reload goes on without having to pass again.
+    pub persistent: bool,
+}
+
+/// The checks that are made of the peers of a group.
+pub type Checks = Arc<[Check]>;
+
+/// How a peer stands with its checks. The last is the worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// Nothing speaks against it.
+    #[default]
+    Healthy,
+    /// It has to pass before it gets requests.
+    Checking,
+    /// It has failed.
+    Unhealthy,
+}
+
+impl Finding {
+    fn of(number: u8) -> Finding {
+        match number {
+            0 => Finding::Healthy,
+            1 => Finding::Checking,
+            _ => Finding::Unhealthy,
+        }
+    }
+}
+
+/// What has come of one check more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What this check has found anew; `None` where it has found what it had found before.
+    pub finding: Option<Finding>,
+    /// The peer may be given requests now, and could not before.
+    pub recovered: bool,
+}
+
+/// How often a peer has been checked, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Checks that have ended.
+    pub checks: u64,
+    /// Those of them that it has failed.
+    pub fails: u64,
+    /// How often it has become unhealthy.
+    pub unhealthy: u64,
+}
+
+/// What all checks of a peer have found. One thread writes, the one that makes the checks.
+#[derive(Debug)]
+pub struct Health {
+    checks: Checks,
+    /// A place for each check.
+    results: Box<[Results]>,
+    /// The worst finding, for those who choose among peers.
+    worst: AtomicU8,
+    counts: [AtomicU64; 3],
+}
+
+/// What one check has found.
+#[derive(Debug)]
+struct Results {
+    finding: AtomicU8,
+    /// Results in a row that speak against that.
+    contrary: AtomicU64,
+}
+
+impl Results {
+    fn begin(finding: Finding, contrary: u64) -> Results {
+        Results {
+            finding: AtomicU8::new(finding as u8),
+            contrary: AtomicU64::new(contrary),
+        }
+    }
+
+    fn finding(&self) -> Finding {
+        Finding::of(self.finding.load(Ordering::Relaxed))
+    }
+}
+
+impl Health {
+    /// That of a new peer.
+    pub(crate) fn new(checks: &Checks) -> Health {
+        Health::following(checks, None)
+    }
+
+    /// That of a peer which was there before a reload: each check that is made again goes on where it was, unless it is
+    /// mandatory and not persistent.
+    pub(crate) fn following(checks: &Checks, before: Option<&Health>) -> Health {
+        let results = checks.iter().map(|check| {
+            let known = before.and_then(|before| before.results_of(&check.place));
+            match known.filter(|_| !check.mandatory || check.persistent) {
+                Some(known) => {
+                    let contrary = known.contrary.load(Ordering::Relaxed);
+                    Results::begin(known.finding(), contrary)
+                }
+                None if check.mandatory => Results::begin(Finding::Checking, 0),
+                None => Results::begin(Finding::Healthy, 0),
+            }
+        });
+        let counts = before.map(Health::counts).unwrap_or_default();
+        let health = Health {
+            results: results.collect(),
+            checks: Arc::clone(checks),
+            worst: AtomicU8::default(),
+            counts: [counts.checks, counts.fails, counts.unhealthy].map(AtomicU64::new),
+        };
+        health.sum_up();
+        health
+    }
+
+    fn results_of(&self, place: &[u8]) -> Option<&Results> {
+        let number = self.checks.iter().position(|check| check.place == place)?;
+        self.results.get(number)
+    }
+
+    /// The worst that a check has found.
+    pub fn finding(&self) -> Finding {
+        Finding::of(self.worst.load(Ordering::Relaxed))
+    }
+
+    /// How often it has been checked.
+    pub fn counts(&self) -> Counts {
+        let [checks, fails, unhealthy] =
+            [0, 1, 2].map(|place: usize| self.counts[place].load(Ordering::Relaxed));
+        Counts {
+            checks,
+            fails,
+            unhealthy,
+        }
+    }
+
+    /// The check of this number among the group's has been passed; `passes` of them in a row make an unhealthy peer healthy.
+    pub fn passed(&self, number: usize, passes: u64) -> Change {
+        self.count(0);
+        let needed = match self.results.get(number).map(Results::finding) {
+            Some(Finding::Checking) => 1,
+            _ => passes,
+        };
+        self.note(number, Finding::Healthy, needed)
+    }
+
+    /// It has been failed; `fails` of them in a row make a peer unhealthy.
+    pub fn failed(&self, number: usize, fails: u64) -> Change {
+        self.count(0);
+        self.count(1);
+        let change = self.note(number, Finding::Unhealthy, fails);
+        if change.finding.is_some() {
+            self.count(2);
+        }
+        change
+    }
+
+    fn count(&self, place: usize) {
+        self.counts[place].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note(&self, number: usize, said: Finding, needed: u64) -> Change {
+        let Some(results) = self.results.get(number) else {
+            return Change::default();
+        };
+        if results.finding() == said {
+            results.contrary.store(0, Ordering::Relaxed);
+            return Change::default();
+        }
+        let contrary = results.contrary.load(Ordering::Relaxed).saturating_add(1);
+        if contrary < needed {
+            results.contrary.store(contrary, Ordering::Relaxed);
+            return Change::default();
+        }
+        results.contrary.store(0, Ordering::Relaxed);
+        results.finding.store(said as u8, Ordering::Relaxed);
+        let before = self.finding();
+        self.sum_up();
+        Change {
+            finding: Some(said),
+            recovered: before != Finding::Healthy && self.finding() == Finding::Healthy,
+        }
+    }
+
+    fn sum_up(&self) {
+        let worst = self.results.iter().map(Results::finding).max();
+        let worst = worst.unwrap_or_default();
+        self.worst.store(worst as u8, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(place: &'static str) -> Check {
+        Check {
+            place: place.into(),
+            mandatory: false,
+            persistent: false,
+        }
+    }
+
+    fn mandatory(place: &'static str) -> Check {
+        Check {
+            mandatory: true,
+            ..check(place)
+        }
+    }
+
+    fn persistent(place: &'static str) -> Check {
+        Check {
+            persistent: true,
+            ..mandatory(place)
+        }
+    }
+
+    #[test]
+    fn results_count_in_a_row() {
+        let health = Health::new(&[check("a")].into());
+        assert_eq!(health.finding(), Finding::Healthy);
+        for _ in 0..2 {
+            assert_eq!(health.failed(0, 3), Change::default());
+        }
+        // One that is passed between them begins the row anew.
+        assert_eq!(health.passed(0, 2), Change::default());
+        assert_eq!(health.failed(0, 3), Change::default());
+        assert_eq!(health.failed(0, 3), Change::default());
+        let fell = health.failed(0, 3);
+        assert_eq!(fell.finding, Some(Finding::Unhealthy));
+        assert_eq!(health.finding(), Finding::Unhealthy);
+        assert_eq!(health.passed(0, 2), Change::default());
+        assert_eq!(health.failed(0, 3), Change::default());
+        assert_eq!(health.passed(0, 2), Change::default());
+        let rose = health.passed(0, 2);
+        assert_eq!(
+            (rose.finding, rose.recovered),
+            (Some(Finding::Healthy), true)
+        );
+        let counts = health.counts();
+        assert_eq!((counts.checks, counts.fails, counts.unhealthy), (10, 6, 1));
+    }
+
+    #[test]
+    fn the_worst_of_several_checks_counts() {
+        let health = Health::new(&[check("a"), mandatory("b")].into());
+        assert_eq!(health.finding(), Finding::Checking);
+        assert!(health.failed(0, 1).finding.is_some());
+        assert_eq!(health.finding(), Finding::Unhealthy);
+        // The other one being passed helps nothing.
+        let change = health.passed(1, 5);
+        assert_eq!(
+            (change.finding, change.recovered),
+            (Some(Finding::Healthy), false)
+        );
+        assert_eq!(health.finding(), Finding::Unhealthy);
+        assert!(health.passed(0, 1).recovered);
+    }
+
+    #[test]
+    fn one_pass_ends_checking_and_as_many_fails_as_it_may_have() {
+        let health = Health::new(&[mandatory("a")].into());
+        assert_eq!(health.failed(0, 2), Change::default());
+        assert_eq!(health.finding(), Finding::Checking);
+        assert!(health.passed(0, 3).recovered);
+        let other = Health::new(&[mandatory("a")].into());
+        other.failed(0, 2);
+        assert_eq!(other.failed(0, 2).finding, Some(Finding::Unhealthy));
+        assert_eq!(other.passed(0, 2), Change::default());
+        assert!(other.passed(0, 2).recovered);
+    }
+
+    #[test]
+    fn what_a_reload_keeps() {
+        let found = |before: Check, fails: u64, after: &[Check]| {
+            let old = Health::new(&[before].into());
+            match fails {
+                0 => drop(old.passed(0, 1)),
+                fails => drop(old.failed(0, fails)),
+            }
+            let new = Health::following(&after.into(), Some(&old));
+            assert_eq!(new.counts(), old.counts());
+            new.finding()
+        };
+        assert_eq!(found(check("a"), 1, &[check("a")]), Finding::Unhealthy);
+        assert_eq!(found(check("a"), 1, &[check("b")]), Finding::Healthy);
+        assert_eq!(found(check("a"), 1, &[]), Finding::Healthy);
+        assert_eq!(
+            found(mandatory("a"), 0, &[mandatory("a")]),
+            Finding::Checking
+        );
+        assert_eq!(
+            found(persistent("a"), 0, &[persistent("a")]),
+            Finding::Healthy
+        );
+        assert_eq!(found(check("a"), 0, &[persistent("a")]), Finding::Healthy);
+        assert_eq!(found(check("a"), 0, &[persistent("b")]), Finding::Checking);
+        assert_eq!(
+            found(persistent("a"), 1, &[persistent("a")]),
+            Finding::Unhealthy
+        );
+        // A row goes on, too.
+        let old = Health::new(&[check("a")].into());
+        old.failed(0, 2);
+        let new = Health::following(&[check("a")].into(), Some(&old));
+        assert!(new.failed(0, 2).finding.is_some());
+        assert_eq!(old.finding(), Finding::Healthy);
+    }
+}
