@@ -522,7 +522,7 @@ impl Worker for Server {
         committed.store(true, Ordering::Release);
         http::log::set_main_of(&generation);
         workers.swap(&generation, shares);
-        self.services.reconcile(&generation.services);
+        self.services.reconcile(&generation);
         // As in nginx: what was accepted before a reload has as long as after an order to quit.
         if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
             let (workers, now) = (Arc::clone(&workers), Instant::now());

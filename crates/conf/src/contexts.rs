@@ -41,9 +41,11 @@ impl Contexts {
     pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
     /// `acme_issuer`.
     pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
+    /// `match` in `http`.
+    pub const MATCH: Contexts = Contexts(1 << 15);
 
     /// Every context.
-    pub const ALL: Contexts = Contexts((1 << 15) - 1);
+    pub const ALL: Contexts = Contexts((1 << 16) - 1);
 
     /// The contexts of either set.
     #[must_use]
@@ -88,6 +90,7 @@ const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MAIL, "mail"),
     (Contexts::MAIL_SERVER, "server in mail"),
     (Contexts::ACME_ISSUER, "acme_issuer"),
+    (Contexts::MATCH, "match"),
 ];
 
 impl BitOr for Contexts {

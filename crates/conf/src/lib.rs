@@ -58,6 +58,7 @@ mod lexer;
 mod load;
 pub mod manual;
 pub mod parse;
+pub mod plain;
 mod position;
 mod references;
 mod registry;

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use base::hash::Map;
 
+use crate::generation::Generation;
+
 /// Something that a configuration wants to run beside requests.
 pub trait Service: Send + Sync + 'static {
     /// What it is: one runs in a process under each key.
@@ -23,9 +25,9 @@ pub trait Service: Send + Sync + 'static {
     /// Does what requests need of it at once. The configuration is not in force yet, and may never be.
     fn prepare(&self) {}
 
-    /// Starts it, now that its configuration is in force. `before` runs under the same key; it is given back where it goes
+    /// Starts it, now that its configuration, which is this generation, is in force. `before` runs under the same key; it is given back where it goes
     /// on, and ends where it is dropped. `None` where it could not be started, which the service has logged.
-    fn start(&self, before: Option<Running>) -> Option<Running>;
+    fn start(&self, generation: &Arc<Generation>, before: Option<Running>) -> Option<Running>;
 }
 
 /// A service at work. It is told to end when this is dropped.
@@ -36,8 +38,9 @@ pub type Running = Box<dyn Any + Send>;
 pub struct Services(Map<String, Running>);
 
 impl Services {
-    /// Lets those run that are wanted, and no others. Of two with one key the first runs.
-    pub fn reconcile(&mut self, wanted: &[Arc<dyn Service>]) {
+    /// Lets those run that a generation wants, and no others. Of two with one key the first runs.
+    pub fn reconcile(&mut self, generation: &Arc<Generation>) {
+        let wanted = &generation.services;
         let mut before = std::mem::take(&mut self.0);
         before.retain(|key, _| wanted.iter().any(|service| service.key() == *key));
         for service in wanted {
@@ -45,7 +48,7 @@ impl Services {
             if self.0.contains_key(&key) {
                 continue;
             }
-            if let Some(running) = service.start(before.remove(&key)) {
+            if let Some(running) = service.start(generation, before.remove(&key)) {
                 self.0.insert(key, running);
             }
         }
@@ -62,6 +65,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
+    use crate::zone::Zones;
 
     /// What happened, in order.
     type Diary = Arc<Mutex<Vec<String>>>;
@@ -98,7 +102,7 @@ mod tests {
             self.key.to_owned()
         }
 
-        fn start(&self, before: Option<Running>) -> Option<Running> {
+        fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
             let name = format!("{} {}", self.key, self.setting);
             let same = |running: &Running| {
                 let known = running.downcast_ref::<AtWork>();
@@ -116,7 +120,7 @@ mod tests {
         }
     }
 
-    fn wanted(diary: &Diary, services: &[(&'static str, u32)]) -> Vec<Arc<dyn Service>> {
+    fn wanted(diary: &Diary, services: &[(&'static str, u32)]) -> Arc<Generation> {
         let services = services.iter().map(|(key, setting)| {
             let diary = Arc::clone(diary);
             let (key, setting) = (*key, *setting);
@@ -126,7 +130,9 @@ mod tests {
                 diary,
             }) as Arc<dyn Service>
         });
-        services.collect()
+        let mut generation = Generation::new(Zones::default());
+        generation.services = services.collect();
+        Arc::new(generation)
     }
 
     #[test]

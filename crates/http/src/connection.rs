@@ -61,6 +61,8 @@ struct Rare {
     kept: OnceCell<Rc<Local>>,
     /// What its streams share, where it speaks HTTP/2.
     http2: OnceCell<Weak<Shared>>,
+    /// What log lines say of it, where it is no client's.
+    errand: OnceCell<Arc<str>>,
 }
 
 /// The virtual servers of a connection in one generation.
@@ -113,6 +115,16 @@ impl Connection {
     /// Notes that it speaks HTTP/2, and what its streams share.
     pub fn speaks_http2(&self, shared: &Rc<Shared>) {
         let _ = self.rare().http2.set(Rc::downgrade(shared)); // it speaks it once
+    }
+
+    /// It is no client's: log lines say this of it.
+    pub(crate) fn be_errand(&self, about: Arc<str>) {
+        let _ = self.rare().errand.set(about); // it is about one thing
+    }
+
+    /// What log lines say of it, where it is no client's.
+    pub(crate) fn errand(&self) -> Option<&str> {
+        self.rare.get()?.errand.get().map(|about| &**about)
     }
 
     /// What its streams share, as long as it speaks HTTP/2.

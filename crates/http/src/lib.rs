@@ -24,6 +24,7 @@ pub mod disable_symlinks;
 pub mod doing;
 pub mod door;
 pub mod ending;
+pub mod errand;
 pub mod error_page;
 pub mod exchange;
 pub mod file;

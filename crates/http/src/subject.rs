@@ -36,7 +36,8 @@ impl Subject for Request {
     }
 
     fn serial(&self) -> Option<u64> {
-        Some(self.connection.client.serial)
+        let client = &self.connection.client;
+        self.connection.errand().is_none().then_some(client.serial)
     }
 
     fn doing(&self) -> &str {
@@ -44,6 +45,9 @@ impl Subject for Request {
     }
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        if let Some(about) = self.connection.errand() {
+            return write!(out, ", {}", Printable(about.as_bytes()));
+        }
         client(out, self.peer())?;
         Fields::of(self).write(out, u32::MAX)
     }

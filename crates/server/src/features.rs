@@ -23,8 +23,9 @@ use modules::filters::{
 };
 use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
-    headers_more, index, limit_conn, limit_req, metrics, mirror, mp4, post_action, precompressed,
-    proxy, random_index, realip, referer, rewrite, static_file, stub_status, try_files, upstream,
+    headers_more, health_check, index, limit_conn, limit_req, metrics, mirror, mp4, post_action,
+    precompressed, proxy, random_index, realip, referer, rewrite, static_file, stub_status,
+    try_files, upstream,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -78,6 +79,11 @@ pub const FEATURES: Modules = Modules(&[
     Entry::of(&[upstream::DIRECTIVES])
         .prepare(upstream::compile)
         .gathers(upstream::add),
+    // Behind the groups: what it says of them is gathered before they are made.
+    Entry::of(&[health_check::DIRECTIVES])
+        .prepare(health_check::prepare)
+        .gathers(health_check::add)
+        .plan(health_check::register, &[]),
     Entry::module::<static_file::StaticFile>(),
     Entry::module::<precompressed::Precompressed>().named(&[
         "ngx_http_gzip_static_module",

@@ -1,7 +1,7 @@
 //! A group of peers under a name.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::net::Address;
@@ -85,6 +85,17 @@ impl Group {
     /// Its peers now.
     pub fn peers(&self) -> Arc<Peers> {
         self.roster.peers()
+    }
+
+    /// Whether other peers may come into it, or leave it.
+    pub fn may_change(&self) -> bool {
+        !self.roster.hosts().is_empty()
+    }
+
+    /// The checks of a peer let it have requests again: it starts as slowly as it is to, and who waits for a peer is called.
+    pub fn recovered(&self, peer: &Peer, now: Instant) {
+        peer.recover(now);
+        self.peers().queue().call_next();
     }
 
     /// How it shares requests out.

@@ -116,7 +116,7 @@ impl Peer {
     }
 
     /// Its checks let it have requests again: where it starts slowly, from now on.
-    pub fn recover(&self, now: Instant) {
+    pub(crate) fn recover(&self, now: Instant) {
         self.state().recover(millis(now));
     }
 

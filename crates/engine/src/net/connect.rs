@@ -77,6 +77,22 @@ impl From<ConnectError> for io::Error {
     }
 }
 
+/// A stream that leads nowhere, for those who must have one: of a family's sockets, never connected.
+///
+/// # Errors
+/// When there is no descriptor left.
+///
+/// # Panics
+/// When the thread has no runtime.
+pub fn unconnected() -> io::Result<Stream> {
+    enter(|worker| {
+        let address = Address::Unix(Default::default());
+        let socket = worker.engine.socket(&address, &SocketOptions::default());
+        let key = worker.insert_stream(socket.map_err(|failed| failed.error)?, None, false);
+        Ok(Stream::new(key))
+    })
+}
+
 /// Connects to `address`, from the address `bind` if there is one, until `deadline`. Port 0 leaves the
 /// port to the kernel.
 ///

@@ -14,7 +14,7 @@ pub(crate) mod table;
 
 pub use address::Address;
 pub use bound::BoundSocket;
-pub use connect::{ConnectError, ConnectStep, SocketOptions, connect, connect_with};
+pub use connect::{ConnectError, ConnectStep, SocketOptions, connect, connect_with, unconnected};
 pub use datagram::{Datagram, DatagramSocket};
 pub use listen::{CallError, KeepAlive, ListenOptions, adjust, listen, share};
 pub use listener::{Accept, Listener};

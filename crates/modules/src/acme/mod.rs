@@ -149,7 +149,7 @@ impl Service for Orders {
     }
 
     /// Starts a thread that tries at once, as a reload is to; the one before ends when it has done what it is at.
-    fn start(&self, before: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
         drop(before);
         match self.issuer.clone().start(self.orders.clone()) {
             Ok(thread) => Some(Box::new(thread)),

@@ -45,6 +45,31 @@ pub(super) struct Written {
     pub upgrade: bool,
 }
 
+/// Writes a request of our own: GET of this URI, with the fields that the location sets and none of a client.
+pub(super) fn write_own(
+    request: &mut Request,
+    settings: &Settings,
+    target: &Target,
+    uri: &[u8],
+    keeps: bool,
+) -> Vec<u8> {
+    let mut head = Vec::with_capacity(256);
+    head.extend_from_slice(b"GET ");
+    head.extend_from_slice(uri);
+    head.extend_from_slice(version(settings));
+    write_host(request, settings, target, &mut head);
+    write_set_fields(request, settings, &mut head);
+    if !sets(settings, b"connection") {
+        match (keeps, settings.version) {
+            (true, HttpVersion::Http10) => write_field(b"Connection", b"keep-alive", &mut head),
+            (true, HttpVersion::Http11) => {}
+            (false, _) => write_field(b"Connection", b"close", &mut head),
+        }
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
 /// Writes request line and fields.
 pub(super) fn write(
     request: &mut Request,
@@ -70,21 +95,9 @@ pub(super) fn write(
         log::error!(request, Error, "zero length URI to proxy");
         return Err(500);
     }
-    head.extend_from_slice(match settings.version {
-        HttpVersion::Http10 => b" HTTP/1.0\r\n",
-        HttpVersion::Http11 => b" HTTP/1.1\r\n",
-    });
+    head.extend_from_slice(version(&settings));
     write_host(request, &settings, target, &mut head);
-    let mut upgrade = false;
-    let mut value = Vec::new();
-    for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
-        value.clear();
-        field.value.append_to(request, &mut value);
-        if !value.is_empty() {
-            write_field(&field.name, &value, &mut head);
-            upgrade |= &*field.lower == b"upgrade";
-        }
-    }
+    let upgrade = write_set_fields(request, &settings, &mut head);
     let body = settings.body.as_ref().map(|body| body.evaluate(request));
     match &body {
         Some(body) => write_length(&settings, body.len() as u64, &mut head),
@@ -111,6 +124,29 @@ pub(super) fn write(
         uri,
         upgrade,
     })
+}
+
+/// What ends the request line.
+fn version(settings: &Settings) -> &'static [u8] {
+    match settings.version {
+        HttpVersion::Http10 => b" HTTP/1.0\r\n",
+        HttpVersion::Http11 => b" HTTP/1.1\r\n",
+    }
+}
+
+/// The fields of `proxy_set_header` but for `Host`; whether there is an `Upgrade` among them.
+fn write_set_fields(request: &mut Request, settings: &Settings, head: &mut Vec<u8>) -> bool {
+    let mut upgrade = false;
+    let mut value = Vec::new();
+    for field in settings.set.iter().filter(|field| &*field.lower != b"host") {
+        value.clear();
+        field.value.append_to(request, &mut value);
+        if !value.is_empty() {
+            write_field(&field.name, &value, head);
+            upgrade |= &*field.lower == b"upgrade";
+        }
+    }
+    upgrade
 }
 
 /// The URI: as the client sent it where `proxy_pass` has none and nothing changed it, else the

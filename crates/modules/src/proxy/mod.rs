@@ -4,7 +4,7 @@
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `response` reads its answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
 //! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
-//! connections; `connection` is one to a server. Which server of a group is asked is the business of `upstream`.
+//! connections; `connection` is one to a server, `probe` asks one on our own account. Which server of a group is asked is the business of `upstream`.
 
 pub mod answer;
 pub mod attempts;
@@ -15,6 +15,7 @@ mod cookies;
 mod family;
 mod head;
 mod pace;
+pub mod probe;
 mod response;
 mod settings;
 mod socket;

@@ -27,7 +27,8 @@ use super::family::{Causes, Family};
 use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
 use super::store::Store;
-use super::target::{self, Scheme, Target};
+use super::target::{self, Scheme, Target, Upstream};
+use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -456,6 +457,17 @@ impl Proxy {
     /// Whether the URL holds variables: its URI then stands for the request's whole URI.
     pub(super) fn is_dynamic(&self) -> bool {
         matches!(self.destination, Destination::Text(_))
+    }
+
+    /// The group that all its requests go to; `None` where requests decide that themselves.
+    pub fn group(&self) -> Option<&Arc<Group>> {
+        match &self.destination {
+            Destination::Fixed(Target {
+                upstream: Upstream::Group(group),
+                ..
+            }) => Some(group),
+            _ => None,
+        }
     }
 
     /// Where this request goes, or the status to answer with.

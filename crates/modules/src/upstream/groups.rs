@@ -27,6 +27,8 @@ pub struct Group {
     key: Option<Text>,
     /// What `sticky` says.
     sticky: Option<Arc<Sticky>>,
+    /// What `zone` calls it; `None` where there is none.
+    zone: Option<Bytes>,
 }
 
 impl Group {
@@ -36,6 +38,7 @@ impl Group {
             shared,
             key: None,
             sticky: None,
+            zone: None,
         })
     }
 
@@ -45,6 +48,7 @@ impl Group {
             shared: Arc::new(shared),
             key,
             sticky: None,
+            zone: None,
         }
     }
 
@@ -54,6 +58,16 @@ impl Group {
             sticky: sticky.map(Arc::new),
             ..self
         }
+    }
+
+    /// The same, whose state has this name.
+    pub(super) fn in_zone(self, zone: Option<Bytes>) -> Group {
+        Group { zone, ..self }
+    }
+
+    /// What `zone` calls it; `None` where there is none.
+    pub fn zone(&self) -> Option<&Bytes> {
+        self.zone.as_ref()
     }
 
     /// A group of one peer, which is asked whatever it did before.
@@ -124,6 +138,12 @@ impl Groups {
         self.find(name, None)
     }
 
+    /// The groups of all `upstream` blocks, in the order of the configuration.
+    pub fn blocks(&self) -> impl Iterator<Item = &Arc<Group>> {
+        let blocks = self.entries.iter().filter(|entry| entry.port.is_none());
+        blocks.map(|entry| &entry.group)
+    }
+
     /// The group for a host with or without a port, as a URL names it: a block without one, else
     /// a host that another URL names with the same port.
     pub fn named(&self, name: &[u8], port: Option<u16>, default_port: u16) -> Option<&Arc<Group>> {
@@ -184,6 +204,7 @@ mod tests {
                 shared,
                 key: None,
                 sticky: None,
+                zone: None,
             }
         };
         let block = groups.add(None, group("Backend"));

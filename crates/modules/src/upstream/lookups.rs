@@ -5,18 +5,18 @@
 //! a name that is said not to be there.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::upstream::{Found, Host, Roster};
 use engine::net::Address;
-use engine::select::either;
-use engine::{EngineKind, Runtime};
+use framework::generation::Generation;
 use framework::service::{Running, Service};
 use http::log::{self, Printable};
 use proto::dns::Failure;
 use transport::resolver::{Resolving, ServiceFound, Unresolved};
+
+use crate::beside;
 
 /// How soon a lookup that has failed is repeated, at least.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -37,65 +37,10 @@ impl Service for Lookups {
     }
 
     /// Starts a thread of its own; the one before ends.
-    fn start(&self, before: Option<Running>) -> Option<Running> {
+    fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
         drop(before);
-        let ending = Ending::default();
-        let (told, lookups) = (ending.clone(), self.0.clone());
-        let body = move || {
-            let runtime = Runtime::new(EngineKind::Epoll, engine::Settings::default());
-            let Ok(mut runtime) = runtime else {
-                return log::event!(
-                    Alert,
-                    "names of upstreams cannot be looked up: no event loop"
-                );
-            };
-            runtime.block_on(either(look_up_all(lookups), told.wait()));
-        };
-        let thread = std::thread::Builder::new().name("resolve".to_owned());
-        match thread.spawn(body) {
-            Ok(_) => Some(Box::new(AtWork(ending))),
-            Err(error) => {
-                let error = log::Errno(&error);
-                log::event!(Alert, "no thread for names of upstreams {error}");
-                None
-            }
-        }
-    }
-}
-
-/// The thread is told to end when this is dropped.
-struct AtWork(Ending);
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        let waiting = {
-            let mut state = self.0.lock();
-            state.0 = true;
-            state.1.take()
-        };
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Whether the thread is to end, and who waits for that.
-#[derive(Clone, Default)]
-struct Ending(Arc<Mutex<(bool, Option<Waker>)>>);
-
-impl Ending {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (bool, Option<Waker>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn wait(&self) {
-        std::future::poll_fn(|context| {
-            let mut state = self.lock();
-            if state.0 {
-                return Poll::Ready(());
-            }
-            state.1 = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        let lookups = self.0.clone();
+        beside::start("resolve", "names of upstreams", || look_up_all(lookups))
     }
 }
 

@@ -74,12 +74,16 @@ fn random(setter: &Setter<'_>) -> Result<bool, Fault> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Supported {
     pub(super) backup: bool,
+    pub(super) slow_start: bool,
 }
 
 impl Default for Supported {
     /// All: what weighted round robin takes.
     fn default() -> Supported {
-        Supported { backup: true }
+        Supported {
+            backup: true,
+            slow_start: true,
+        }
     }
 }
 
@@ -98,10 +102,20 @@ impl Chosen<'_> {
     /// What a line of `server` may say: the method counts that stands before it.
     pub(super) fn supported_at(&self, line: &Line) -> Supported {
         let before = |method: &&&Line| method.sequence() < line.sequence();
-        let method = self.lines.iter().rfind(before);
-        let without_backup = |name: &[u8]| matches!(name, b"hash" | b"ip_hash" | b"random");
+        Chosen::supported_by(self.lines.iter().rfind(before))
+    }
+
+    /// What a line may say that stands elsewhere: the last method counts.
+    pub(super) fn supported(&self) -> Supported {
+        Chosen::supported_by(self.lines.last())
+    }
+
+    fn supported_by(method: Option<&&Line>) -> Supported {
+        let by_place = |name: &[u8]| matches!(name, b"hash" | b"ip_hash" | b"random");
+        let takes_turns = !method.is_some_and(|method| by_place(&method.name.bytes));
         Supported {
-            backup: !method.is_some_and(|method| without_backup(&method.name.bytes)),
+            backup: takes_turns,
+            slow_start: takes_turns,
         }
     }
 }

@@ -4,13 +4,16 @@
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
 //! `methods` how requests are shared out, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
 //!
-//! `lookups` keeps names up to date. Not here yet, and a clear error where written: `slow_start` and other parameters of `server`.
+//! `lookups` keeps names up to date, `state` reads servers from a file; `checks` is what other modules have said of a group before it
+//! is made. Not here yet, and a clear error where written: `id` of `server`.
 
+mod checks;
 mod groups;
 mod lookups;
 mod methods;
 mod selection;
 mod servers;
+mod state;
 mod sticky;
 
 use std::sync::Arc;
@@ -18,13 +21,17 @@ use std::time::Duration;
 
 use ::upstream::{Keepalive, Queueing, Remembered, Roster, SideOf};
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
+};
 use framework::compile::Compiler;
 use framework::zone::{Refused, SIZE_MIN, State, Tell};
 use transport::resolver::Resolving;
 
+pub use checks::WrittenChecks;
 pub use groups::{Group, Groups, add};
 use lookups::Lookup;
+use methods::Supported;
 pub use selection::{Chosen, Selection};
 use servers::Server;
 pub use sticky::AtEnd;
@@ -44,7 +51,7 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
 /// Read line by line, since a line is judged by the method before it.
 static SERVER: Setting<()> = Setting::new(
     "server",
-    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [resolve] [service=name] [backup] [down | drain] [route=name]"],
+    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name]"],
     parse::nothing,
 )
 .contexts(Contexts::UPSTREAM)
@@ -53,7 +60,8 @@ static SERVER: Setting<()> = Setting::new(
 .manual(
     "A server of the group: HOST[:PORT] or unix:PATH; a name stands for all its addresses. It \
      gets `weight` (1) parts of the requests, and no more than `max_conns` at a time (0 is no limit). After `max_fails` (1) failed tries within \
-     `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. A `backup` \
+     `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. With `slow_start` \
+     its weight grows within that time from nothing to what it is, once it gets requests again: after failed tries, or after a health check. A `backup` \
      is asked when all others are out; `down` takes it out for good, `drain` for all but those requests that `sticky` has \
      bound to it. `route` is the name that `sticky` knows it by. With `resolve` the addresses of a name are \
      looked up again and again, by the group's `resolver`; with `service` its servers as well (SRV).",
@@ -167,6 +175,7 @@ fn zone_line(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &UPSTREAM,
     &SERVER,
+    &state::STATE,
     &ZONE,
     &methods::HASH,
     &methods::IP_HASH,
@@ -225,17 +234,31 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         return Err(Fault::at(name, text).while_reading());
     }
     let chosen = methods::read(compiler, block).map_err(Fault::while_reading)?;
-    let lines = block.own_lines(&SERVER.spec);
-    if lines.is_empty() {
+    let own = block.own_lines(&SERVER.spec);
+    let of_file = state::servers(compiler, block, &own).map_err(Fault::while_reading)?;
+    let lines: Vec<(&Line, Supported)> = match &of_file {
+        None => {
+            let own = own.iter().copied();
+            own.map(|line| (line, chosen.supported_at(line))).collect()
+        }
+        Some(lines) => lines
+            .iter()
+            .map(|line| (line, chosen.supported()))
+            .collect(),
+    };
+    if lines.is_empty() && of_file.is_none() {
         // nginx finds it where the block ends, behind faults of its lines: a `server` with such a fault may be the reason.
         let fault = Fault::new("no servers are inside upstream").or_at(line.end());
         let fault = fault.with_related(line.position, "the block is opened here");
         return Err(fault.while_reading());
     }
     let (mut primary, mut backup, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-    for line in lines {
-        let server = Server::parse(line, chosen.supported_at(line));
-        let server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
+    let checks = compiler.registry::<WrittenChecks>();
+    let checks = checks.borrow().of(&name.bytes);
+    for (line, supported) in lines {
+        let server = Server::parse(line, supported);
+        let mut server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
+        server.checks.clone_from(&checks);
         if let Some(host) = server.host().map_err(Fault::while_reading)? {
             hosts.push(host);
             continue;
@@ -246,13 +269,15 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
             false => primary.extend(peers),
         }
     }
-    if primary.is_empty() && hosts.iter().all(|host| host.side == SideOf::Backups) {
+    let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == SideOf::Peers);
+    if !has_primary && of_file.is_none() {
         // nginx finds it where the whole is read.
         let text = format!("no servers in upstream \"{}\"", name.text());
         return Err(Fault::at(&line.name, text));
     }
-    if let Some(zone) = block.own(&ZONE)? {
-        name_zone(compiler, &zone).map_err(Fault::while_reading)?;
+    let zone = block.own(&ZONE)?;
+    if let Some(zone) = &zone {
+        name_zone(compiler, zone).map_err(Fault::while_reading)?;
     }
     let sticky = sessions(compiler, block, &name.text())?;
     let resolving = match hosts.is_empty() {
@@ -269,7 +294,8 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let mut group = ::upstream::Group::new(name, roster, kept(block)?);
     group.queueing = block.own(&QUEUE)?;
     let sticky = sticky.filter(|_| chosen.keeps_sessions);
-    groups.add(None, Group::by(group, chosen.key).with_sessions(sticky));
+    let group = Group::by(group, chosen.key).with_sessions(sticky);
+    groups.add(None, group.in_zone(zone.map(|zone| zone.name.into())));
     Ok(())
 }
 

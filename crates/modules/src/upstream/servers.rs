@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ::upstream::{Host, Peer, SideOf};
+use ::upstream::{Checks, Host, Peer, SideOf};
 use bytes::Bytes;
 use conf::{Fault, Files, Line, Word, parse};
 use engine::net::Address;
@@ -21,6 +21,8 @@ pub(super) struct Server {
     max_conns: usize,
     max_fails: u64,
     fail_timeout: Duration,
+    /// Zero is no time.
+    slow_start: Duration,
     pub(super) backup: bool,
     down: bool,
     resolve: bool,
@@ -29,6 +31,8 @@ pub(super) struct Server {
     drain: bool,
     /// What requests name it by; `None` where its address says that.
     route: Option<Bytes>,
+    /// The checks that are made of its group.
+    pub(super) checks: Option<Checks>,
 }
 
 impl Server {
@@ -49,15 +53,20 @@ impl Server {
             max_conns: 0,
             max_fails: 1,
             fail_timeout: Duration::from_secs(10),
+            slow_start: Duration::ZERO,
             backup: false,
             down: false,
             resolve: false,
             service: None,
             drain: false,
             route: None,
+            checks: None,
         };
         for word in parameters {
-            if !supported.backup && &*word.bytes == b"backup" {
+            let is_slow_start = word.bytes.starts_with(b"slow_start=");
+            if !supported.backup && &*word.bytes == b"backup"
+                || !supported.slow_start && is_slow_start
+            {
                 let word_text = word.text();
                 let text = format!("balancing method does not support parameter \"{word_text}\"");
                 return Err(Fault::at(word, text));
@@ -88,6 +97,8 @@ impl Server {
             self.max_fails = parse::number_of(fails)?;
         } else if let Some(time) = parameter.strip_prefix(b"fail_timeout=") {
             self.fail_timeout = Duration::from_secs(parse::time_seconds(time)?);
+        } else if let Some(time) = parameter.strip_prefix(b"slow_start=") {
+            self.slow_start = Duration::from_millis(parse::time_milliseconds(time)?);
         } else if let Some(service) = parameter.strip_prefix(b"service=") {
             self.service = Some(Bytes::copy_from_slice(service));
         } else if parameter == b"resolve" {
@@ -177,6 +188,8 @@ impl Server {
         peer.max_conns = self.max_conns;
         peer.max_fails = self.max_fails;
         peer.fail_timeout = self.fail_timeout;
+        peer.slow_start = self.slow_start;
+        peer.checks = self.checks.clone();
         peer.down = self.down;
         peer.draining = self.drain;
         peer.id = match &self.route {
@@ -213,7 +226,7 @@ fn hash_of(name: &[u8]) -> Bytes {
 
 /// What nginx has and we have not is said so; all else is nginx's error.
 fn parameter_fault(word: &Word) -> Fault {
-    const NOT_YET: [&[u8]; 2] = [b"slow_start=", b"id="];
+    const NOT_YET: [&[u8]; 1] = [b"id="];
     if NOT_YET.iter().any(|known| word.bytes.starts_with(known)) {
         let text = format!("parameter \"{}\" is not supported yet", word.text());
         return Fault::at(word, text);
@@ -242,8 +255,11 @@ mod tests {
         assert_eq!(plain.fail_timeout, Duration::from_secs(10));
         assert!(!plain.backup && !plain.down);
 
-        let full =
-            parsed("a:1 weight=5 max_conns=7 max_fails=0 fail_timeout=1m backup down").unwrap();
+        let full = parsed(
+            "a:1 weight=5 max_conns=7 max_fails=0 fail_timeout=1m slow_start=1500ms backup down",
+        )
+        .unwrap();
+        assert_eq!(full.slow_start, Duration::from_millis(1500));
         assert_eq!((full.weight, full.max_conns, full.max_fails), (5, 7, 0));
         assert_eq!(full.fail_timeout, Duration::from_secs(60));
         assert!(full.backup && full.down && !full.drain);
@@ -260,6 +276,8 @@ mod tests {
             "weight=x",
             "max_fails=-1",
             "fail_timeout=1x",
+            "slow_start=1x",
+            "slow_start=",
             "up",
         ] {
             let text = format!("invalid parameter \"{parameter}\"");
@@ -271,8 +289,8 @@ mod tests {
             parsed(&long).map(drop),
             Err("route is longer than 32".into())
         );
-        let text = "parameter \"slow_start=3s\" is not supported yet".to_owned();
-        assert_eq!(parsed("a slow_start=3s").map(drop), Err(text));
+        let text = "parameter \"id=3\" is not supported yet".to_owned();
+        assert_eq!(parsed("a id=3").map(drop), Err(text));
     }
 
     #[test]

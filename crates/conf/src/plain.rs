@@ -1,0 +1,99 @@
+//! Files of plain lines: the words of the language and nothing else, in a file that a directive names.
+//!
+//! No blocks, no includes, and no directive that is known: what the lines mean is the business of who reads them.
+
+use std::io;
+use std::path::Path;
+
+use crate::diagnostic::Fault;
+use crate::files::Files;
+use crate::lexer::{Lexer, Token};
+use crate::position;
+use crate::tree::Line;
+
+/// Why there are no lines.
+#[derive(Debug)]
+pub enum Unread {
+    /// There is no content.
+    File(io::Error),
+    /// It is malformed; the fault has its place in that file.
+    Malformed(Box<Fault>),
+}
+
+/// The lines of a file.
+///
+/// # Errors
+/// Where the file cannot be read, or anything in it is no line that ends with `;`.
+pub fn lines(path: &Path, files: &dyn Files) -> Result<Vec<Line>, Unread> {
+    let text = files.read(path).map_err(Unread::File)?;
+    let mut lexer = Lexer::file(&text, position::file_number(path));
+    let malformed = |fault| Unread::Malformed(Box::new(fault));
+    let mut lines = Vec::new();
+    loop {
+        match lexer.next().map_err(malformed)? {
+            Token::End => return Ok(lines),
+            Token::BlockEnd => return Err(malformed(lexer.unexpected(b'}'))),
+            Token::Directive {
+                opens_block: true, ..
+            } => return Err(malformed(lexer.unexpected(b'{'))),
+            Token::Directive { words, .. } => {
+                let mut words = words.into_iter();
+                let name = words.next().unwrap_or_default();
+                lines.push(Line {
+                    position: name.position,
+                    name,
+                    args: words.collect(),
+                    ..Line::default()
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Recording, Sealed};
+
+    fn read(text: &str) -> Result<Vec<String>, String> {
+        let files = Sealed::new(Recording {
+            files: vec![("/peers".into(), text.into())],
+            ..Recording::default()
+        });
+        let lines = lines(Path::new("/peers"), &files).map_err(|unread| match unread {
+            Unread::File(error) => error.to_string(),
+            Unread::Malformed(fault) => fault.to_string(),
+        })?;
+        let shown = lines.iter().map(|line| {
+            let words: Vec<_> = line.args.iter().map(|word| word.text()).collect();
+            format!("{}: {}", line.name.text(), words.join("|"))
+        });
+        Ok(shown.collect())
+    }
+
+    #[test]
+    fn lines_of_words() {
+        assert_eq!(read(""), Ok(vec![]));
+        let text = "# made by hand\nserver a:1 \"weight=2\";\n\nserver b;";
+        assert_eq!(read(text).unwrap(), ["server: a:1|weight=2", "server: b"]);
+    }
+
+    #[test]
+    fn what_is_no_line_has_its_place() {
+        for (text, fault) in [
+            (
+                "server a;\nserver b",
+                "unexpected end of file, expecting \";\" or \"}\" in /peers:2",
+            ),
+            ("server a;\n}", "unexpected \"}\" in /peers:2"),
+            ("server a {\n", "unexpected \"{\" in /peers:1"),
+        ] {
+            let found = read(text).unwrap_err();
+            assert!(found.contains(fault), "{found}");
+        }
+        let missing = lines(Path::new("/other"), &Sealed::default());
+        assert!(
+            matches!(missing, Err(Unread::File(error)) if error.kind() == io::ErrorKind::NotFound)
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! `health_check`: servers of a group are asked now and then whether they are well; one that is not gets no requests.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. `matching` says what an answer must be like,
+//! `prober` asks. What a finding means for requests is the business of the crate `upstream`.
+//!
+//! Not here yet, and a clear error where written: checks of gRPC servers.
+
+mod matching;
+mod prober;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::upstream::Check;
+use base::hash::Map;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, Word, parse};
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::registry::Registry;
+use http::plan_builder::PlanBuilder;
+
+use crate::proxy::Proxy;
+use crate::upstream::{Group, Groups, WrittenChecks};
+use matching::{Match, Matches};
+use prober::Prober;
+
+static HEALTH_CHECK: Setting<Written> = Setting::new(
+    "health_check",
+    &["[interval=time] [jitter=time] [fails=number] [passes=number] [uri=uri] [mandatory [persistent]] [match=name] [port=number] [type=http] [keepalive_time=time]"],
+    Written::read,
+)
+.contexts(Contexts::LOCATION)
+.arity(Arity::at_least(0))
+.manual(
+    "Asks the servers of the group that `proxy_pass` beside it names whether they are well: each every `interval` (5s) and a \
+     chance time up to `jitter` (none), by a request for `uri` (/) that has the location's `proxy_set_header` and time limits. \
+     After `fails` (1) failed checks in a row a server gets no requests until it has passed `passes` (1) in a row. \
+     A check is passed by an answer that `match` fits, or of status 2xx or 3xx. A server that is new \
+     gets requests at once, or where the check is `mandatory` once it has passed; after a reload as well, unless the check is \
+     `persistent` and the server was healthy. `port` is that which checks go to in the place of the server's own. \
+     With `keepalive_time` a connection serves the checks of that time. The group must have a `zone`.",
+);
+
+/// `health_check` as written.
+struct Written {
+    interval: Duration,
+    jitter: Duration,
+    fails: u64,
+    passes: u64,
+    uri: Bytes,
+    mandatory: bool,
+    persistent: bool,
+    match_name: Option<Word>,
+    port: Option<u16>,
+    keepalive_time: Option<Duration>,
+}
+
+impl Default for Written {
+    /// What holds without parameters.
+    fn default() -> Written {
+        Written {
+            interval: Duration::from_secs(5),
+            jitter: Duration::ZERO,
+            fails: 1,
+            passes: 1,
+            uri: Bytes::from_static(b"/"),
+            mandatory: false,
+            persistent: false,
+            match_name: None,
+            port: None,
+            keepalive_time: None,
+        }
+    }
+}
+
+impl Written {
+    fn read(setter: &Setter<'_>) -> Result<Written, Fault> {
+        let mut written = Written::default();
+        for word in setter.args() {
+            let is_grpc = [&b"type=grpc"[..], b"grpc_service=", b"grpc_status="];
+            if is_grpc.iter().any(|name| word.bytes.starts_with(name)) {
+                let text = format!("parameter \"{}\" is not supported yet", word.text());
+                return Err(Fault::at(word, text));
+            }
+            if let Some(name) = word.bytes.strip_prefix(b"match=") {
+                let bytes = name.into();
+                written.match_name = Some(Word {
+                    bytes,
+                    ..word.clone()
+                });
+                continue;
+            }
+            written
+                .take(&word.bytes)
+                .ok_or_else(|| Fault::invalid_parameter(word))?;
+        }
+        Ok(written)
+    }
+
+    /// Takes a parameter; `None` where it is not one, or not a valid one.
+    fn take(&mut self, parameter: &[u8]) -> Option<()> {
+        let (name, value) = match memchr::memchr(b'=', parameter) {
+            Some(at) => (parameter.get(..at)?, parameter.get(at + 1..)?),
+            None => (parameter, &b""[..]),
+        };
+        let time = |text: &[u8]| parse::time_milliseconds(text).map(Duration::from_millis);
+        let positive = |text: &[u8]| parse::number_of(text).filter(|number| *number > 0);
+        match name {
+            b"interval" => self.interval = time(value).filter(|time| !time.is_zero())?,
+            b"jitter" => self.jitter = time(value)?,
+            b"fails" => self.fails = positive(value)?,
+            b"passes" => self.passes = positive(value)?,
+            b"uri" if value.first() == Some(&b'/') && !value.iter().any(u8::is_ascii_control) => {
+                self.uri = Bytes::copy_from_slice(value);
+            }
+            b"port" => self.port = Some(u16::try_from(positive(value)?).ok()?),
+            b"keepalive_time" => self.keepalive_time = Some(time(value)?),
+            b"type" if value == b"http" => {}
+            b"mandatory" if parameter == name => self.mandatory = true,
+            b"persistent" if parameter == name && self.mandatory => self.persistent = true,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &HEALTH_CHECK,
+    &matching::MATCH,
+    &matching::STATUS,
+    &matching::HEADER,
+    &matching::BODY,
+    &matching::REQUIRE,
+];
+
+/// A check of the servers of a group.
+struct HealthCheck {
+    proxy: Arc<Proxy>,
+    group: Arc<Group>,
+    /// Which of the checks that are made of the group.
+    number: usize,
+    interval: Duration,
+    jitter: Duration,
+    fails: u64,
+    passes: u64,
+    uri: Bytes,
+    matching: Arc<Match>,
+    /// Empty where no block is named.
+    match_name: Bytes,
+    /// `None` for the port of each server.
+    port: Option<u16>,
+    keepalive_time: Option<Duration>,
+    /// The location.
+    scope: ScopeId,
+    /// The server that it is in.
+    server: ScopeId,
+}
+
+/// What is gathered of all locations.
+#[derive(Default)]
+struct Gathered {
+    /// Which of the checks of its group each is, by its location.
+    numbers: Map<ScopeId, usize>,
+    checks: Vec<Arc<HealthCheck>>,
+}
+
+impl Registry for Gathered {}
+
+/// Reads the `match` blocks, and tells groups, which are made next, what checks will be made of them.
+pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    matching::read_all(compiler, http);
+    let gathered = compiler.registry::<Gathered>();
+    let checks = compiler.registry::<WrittenChecks>();
+    for scope in http.tree().scopes() {
+        // What is malformed has been reported.
+        let Ok(Some(written)) = scope.own(&HEALTH_CHECK) else {
+            continue;
+        };
+        let Some(group) = named_group(scope) else {
+            continue;
+        };
+        let number = checks.borrow_mut().add(
+            group,
+            Check {
+                place: place_of(scope),
+                mandatory: written.mandatory,
+                persistent: written.persistent,
+            },
+        );
+        gathered.borrow_mut().numbers.insert(scope.id(), number);
+    }
+}
+
+/// The host that `proxy_pass` of a location names.
+fn named_group(scope: ScopeRef<'_>) -> Option<&[u8]> {
+    let line = scope.lines().iter().find(|line| line.is("proxy_pass"))?;
+    let url = &*line.argument(0).bytes;
+    let scheme = memchr::memmem::find(url, b"://")?;
+    let host = url.get(scheme + b"://".len()..)?;
+    let end = memchr::memchr2(b'/', b'?', host).unwrap_or(host.len());
+    host.get(..end)
+}
+
+/// What a location is known by over reloads: its server's first name, and how it and those around it are written.
+fn place_of(scope: ScopeRef<'_>) -> Bytes {
+    let mut place = Vec::new();
+    let mut at = Some(scope);
+    while let Some(scope) = at {
+        let line = match scope.context() {
+            Contexts::SERVER => scope.lines().iter().find(|line| line.is("server_name")),
+            _ => scope.line(),
+        };
+        for word in line.into_iter().flat_map(|line| &line.args) {
+            place.extend_from_slice(&word.bytes);
+            place.push(b' ');
+        }
+        at = scope.parent();
+    }
+    place.into()
+}
+
+/// Compiles the check of a location.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    match compile(plan.compiler, plan.scope) {
+        Ok(check) => {
+            let gathered = plan.compiler.registry::<Gathered>();
+            gathered.borrow_mut().checks.extend(check.map(Arc::new));
+            Some(())
+        }
+        Err(fault) => {
+            plan.compiler.report(fault);
+            None
+        }
+    }
+}
+
+fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<HealthCheck>, Fault> {
+    let Some(written) = scope.own(&HEALTH_CHECK)? else {
+        return Ok(None);
+    };
+    let lines = scope.own_lines(&HEALTH_CHECK.spec);
+    let fault = |text: String| match lines.first() {
+        Some(line) => Fault::at(&line.name, text),
+        None => Fault::new(text),
+    };
+    // What is wrong with `proxy_pass` is its own to report.
+    let Some(proxy) = Proxy::of_scope(compiler, scope).unwrap_or_default() else {
+        let text = "\"health_check\" requires \"proxy_pass\" to an upstream in the same location";
+        return Err(fault(text.to_owned()));
+    };
+    let gathered = compiler.registry::<Gathered>();
+    let number = gathered.borrow().numbers.get(&scope.id()).copied();
+    let groups = compiler.registry::<Groups>();
+    let groups = groups.borrow();
+    let declared = proxy.group();
+    let declared = declared.filter(|group| groups.blocks().any(|block| Arc::ptr_eq(block, group)));
+    let (Some(group), Some(number)) = (declared, number) else {
+        let text = "\"health_check\" requires \"proxy_pass\" to an upstream in the same location";
+        return Err(fault(text.to_owned()));
+    };
+    if group.zone().is_none() {
+        let name = String::from_utf8_lossy(group.name());
+        return Err(fault(format!(
+            "health checks require upstream \"{name}\" to be in shared memory"
+        )));
+    }
+    let matching = match &written.match_name {
+        None => Arc::default(),
+        Some(name) => {
+            let matches = compiler.registry::<Matches>();
+            let known = matches.borrow().find(&name.bytes);
+            let text = format!("unknown match \"{}\"", name.text());
+            known.ok_or_else(|| Fault::at(name, text).of_missing(&name.text(), &["match"]))?
+        }
+    };
+    Ok(Some(HealthCheck {
+        group: Arc::clone(group),
+        number,
+        interval: written.interval,
+        jitter: written.jitter,
+        fails: written.fails,
+        passes: written.passes,
+        uri: written.uri,
+        matching,
+        match_name: written
+            .match_name
+            .map(|name| name.bytes.into())
+            .unwrap_or_default(),
+        port: written.port,
+        keepalive_time: written.keepalive_time,
+        scope: scope.id(),
+        server: server_of(scope),
+        proxy,
+    }))
+}
+
+/// The server that a location is in.
+fn server_of(scope: ScopeRef<'_>) -> ScopeId {
+    let mut at = scope;
+    while at.context() != Contexts::SERVER {
+        match at.parent() {
+            Some(parent) => at = parent,
+            None => break,
+        }
+    }
+    at.id()
+}
+
+/// Has the checks made as long as the generation is in force.
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    let gathered = compiler.registries.take::<Gathered>();
+    if !gathered.checks.is_empty() {
+        generation.services.push(Arc::new(Prober(gathered.checks)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters() {
+        let taken = |texts: &[&str]| {
+            let mut written = Written::default();
+            let mut texts = texts.iter();
+            texts
+                .try_for_each(|text| written.take(text.as_bytes()))
+                .map(|()| written)
+        };
+        let all = taken(&[
+            "interval=1500ms",
+            "jitter=2",
+            "fails=3",
+            "passes=4",
+            "uri=/x?y=z",
+            "mandatory",
+            "persistent",
+            "port=81",
+            "type=http",
+            "keepalive_time=60s",
+        ])
+        .unwrap();
+        assert_eq!(
+            (all.interval, all.jitter),
+            (Duration::from_millis(1500), Duration::from_secs(2))
+        );
+        assert_eq!((all.fails, all.passes, &*all.uri), (3, 4, &b"/x?y=z"[..]));
+        assert!(all.mandatory && all.persistent);
+        assert_eq!(
+            (all.port, all.keepalive_time),
+            (Some(81), Some(Duration::from_secs(60)))
+        );
+        for wrong in [
+            "interval=0",
+            "interval=",
+            "jitter=x",
+            "fails=0",
+            "passes=-1",
+            "uri=",
+            "uri=x",
+            "uri=/\n",
+            "persistent",
+            "mandatory=1",
+            "port=0",
+            "port=65536",
+            "type=tcp",
+            "keepalive_time",
+            "x",
+        ] {
+            assert!(taken(&[wrong]).is_none(), "{wrong}");
+        }
+    }
+}

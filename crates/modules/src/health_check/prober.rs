@@ -1,0 +1,211 @@
+//! Who makes the checks: one thread of the process, by the configuration that is in force.
+//!
+//! ```text
+//! run ─▶ watch, for each check ─▶ keep_probing, for each peer that there is ─▶ probe ─▶ what the peer's health comes to
+//! ```
+//!
+//! A reload ends the thread before the next one starts. A check that is under way then is given up; what it would have found
+//! belongs to the health of its own generation, which counts no more.
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::upstream::{Change, Finding, Health, Peer};
+use engine::net::Address;
+use framework::generation::Generation;
+use framework::service::{Running, Service};
+use http::errand::{Errands, Place};
+use http::log::{self, Printable};
+use http::request::Request;
+
+use super::HealthCheck;
+use crate::beside;
+use crate::proxy::probe::{Doing, Kept, Probe};
+
+/// How soon peers that a lookup has added are found.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The checks of a configuration.
+pub(super) struct Prober(pub(super) Vec<Arc<HealthCheck>>);
+
+impl Service for Prober {
+    fn key(&self) -> String {
+        "health checks".to_owned()
+    }
+
+    /// Starts a thread of its own; the one before ends.
+    fn start(&self, generation: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
+        drop(before);
+        let (generation, checks) = (Arc::clone(generation), self.0.clone());
+        beside::start("health", "health checks", || run(generation, checks))
+    }
+}
+
+async fn run(generation: Arc<Generation>, checks: Vec<Arc<HealthCheck>>) {
+    let errands = Rc::new(Errands::new(generation));
+    for check in checks {
+        match errands.place(check.server, check.scope) {
+            Some(place) => engine::spawn(watch(Rc::new(Course {
+                check,
+                place,
+                errands: Rc::clone(&errands),
+                probed: RefCell::default(),
+            }))),
+            None => {
+                let name = Printable(check.group.name());
+                log::event!(Alert, "no health checks of upstream \"{name}\"");
+            }
+        }
+    }
+    pending().await
+}
+
+/// A check in the course of being made.
+struct Course {
+    check: Arc<HealthCheck>,
+    place: Place,
+    errands: Rc<Errands>,
+    /// The peers of which it is made, by their healths.
+    probed: RefCell<Vec<Arc<Health>>>,
+}
+
+/// Starts to probe whatever peers there are. Those that leave the group end by themselves.
+async fn watch(course: Rc<Course>) {
+    let group = &course.check.group.shared;
+    loop {
+        for peer in group.peers().iter().filter(|peer| !peer.down) {
+            let Some(health) = peer.health() else {
+                continue;
+            };
+            let mut probed = course.probed.borrow_mut();
+            if !probed.iter().any(|known| Arc::ptr_eq(known, health)) {
+                probed.push(Arc::clone(health));
+                engine::spawn(keep_probing(Rc::clone(&course), peer.clone()));
+            }
+        }
+        if !group.may_change() {
+            return;
+        }
+        engine::sleep(LOOK).await;
+    }
+}
+
+/// Probes a peer again and again, as long as it is in its group.
+async fn keep_probing(course: Rc<Course>, peer: Peer) {
+    let Some(health) = peer.health().cloned() else {
+        return;
+    };
+    let check = &course.check;
+    let mut kept = None;
+    let mut pause = Duration::ZERO;
+    loop {
+        engine::sleep(pause + by_chance(check.jitter)).await;
+        pause = check.interval;
+        if !is_in(check, &health) {
+            break;
+        }
+        probe(&course, &peer, &health, &mut kept).await;
+    }
+    let mut probed = course.probed.borrow_mut();
+    probed.retain(|known| !Arc::ptr_eq(known, &health));
+}
+
+/// A time up to this one.
+fn by_chance(most: Duration) -> Duration {
+    let most = usize::try_from(most.as_millis()).unwrap_or(usize::MAX);
+    let millis = framework::random::below(most.saturating_add(1));
+    Duration::from_millis(millis as u64)
+}
+
+/// Whether a peer is in its group still.
+fn is_in(check: &HealthCheck, health: &Arc<Health>) -> bool {
+    let peers = check.group.shared.peers();
+    let mut healths = peers.iter().filter_map(Peer::health);
+    healths.any(|known| Arc::ptr_eq(known, health))
+}
+
+/// Makes the check once, and notes what has come of it.
+async fn probe(course: &Course, peer: &Peer, health: &Health, kept: &mut Option<Kept>) {
+    let Course {
+        check,
+        place,
+        errands,
+        ..
+    } = course;
+    let mut request = match errands.request(place, &about(check, peer)) {
+        Ok(request) => request,
+        // That is no fault of the peer.
+        Err(error) => {
+            let error = log::Errno(&error);
+            return log::event!(Alert, "socket() failed {error} while checking health");
+        }
+    };
+    let judged = judge(check, peer, &mut request, kept).await;
+    let change = match judged {
+        Ok(_) => health.passed(check.number, check.passes),
+        Err(_) => health.failed(check.number, check.fails),
+    };
+    let (Ok(doing) | Err(doing)) = judged;
+    tell(&request, change, doing);
+    if change.recovered {
+        check.group.shared.recovered(peer, engine::now());
+    }
+}
+
+/// What log lines say of it in the place of a client.
+fn about(check: &HealthCheck, peer: &Peer) -> Arc<str> {
+    let [name, peer, group] =
+        [&check.match_name, &peer.name, check.group.name()].map(|text| Printable(text).to_string());
+    let about = format!("health check \"{name}\" of peer {peer} in upstream \"{group}\"");
+    match check.port {
+        Some(port) => format!("{about}, port {port}").into(),
+        None => about.into(),
+    }
+}
+
+fn tell(request: &Request, change: Change, doing: Doing) {
+    match change.finding {
+        Some(Finding::Unhealthy) => log::error!(request, Warn, "peer is unhealthy {doing}"),
+        Some(_) => log::error!(request, Notice, "peer is healthy {doing}"),
+        None => {}
+    }
+}
+
+/// Asks the peer; what was tested last of its answer, or what the check has failed at.
+async fn judge(
+    check: &HealthCheck,
+    peer: &Peer,
+    request: &mut Request,
+    kept: &mut Option<Kept>,
+) -> Result<Doing, Doing> {
+    let probe = Probe {
+        proxy: &check.proxy,
+        group: &check.group,
+        address: address(check, peer),
+        name: peer.name.clone(),
+        uri: &check.uri,
+        keeps: check.keepalive_time.is_some(),
+    };
+    let usable = kept.take().filter(|kept| {
+        let age = engine::now().saturating_duration_since(kept.since);
+        check.keepalive_time.is_some_and(|most| age < most)
+    });
+    let mut reply = probe.ask(request, usable).await?;
+    let judged = check.matching.judge(request, &mut reply).await;
+    if probe.keeps {
+        *kept = reply.finish(request).await;
+    }
+    judged
+}
+
+/// Where a peer is asked.
+fn address(check: &HealthCheck, peer: &Peer) -> Address {
+    match (&peer.address, check.port) {
+        (Address::Inet(address), Some(port)) => Address::Inet(SocketAddr::new(address.ip(), port)),
+        (address, _) => address.clone(),
+    }
+}

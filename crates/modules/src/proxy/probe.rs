@@ -1,0 +1,318 @@
+//! One request of our own to one peer, by the settings of a location: what health checks ask.
+//!
+//! There is no client, and no other peer is tried. The answer must have come, as far as anybody wants it, within
+//! `proxy_read_timeout` of the request, however it is dribbled out.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Address;
+use engine::select::{Either, either};
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+use proto::h1::chunked::Decoder;
+use proto::h1::response::ResponseBody;
+
+use super::attempts::{Attempt, Attempts};
+use super::connection::{Home, UpstreamConnection};
+use super::family::Causes;
+use super::response::{self, UpstreamResponse};
+use super::target::Scheme;
+use super::{
+    AttemptError, CONNECTING, Outgoing, Proxy, READING_BODY, begin, connect, converse, head, note,
+};
+use crate::upstream::Group;
+
+/// How much of a body is read for nothing but the connection that it comes over, in bytes.
+const DROPPED_MAX: usize = 256 * 1024;
+
+/// What is asked, and whom.
+pub struct Probe<'a> {
+    /// The settings.
+    pub proxy: &'a Proxy,
+    /// The group that the peer is of.
+    pub group: &'a Arc<Group>,
+    /// Where it is asked.
+    pub address: Address,
+    /// The peer as `$upstream_addr` shows it.
+    pub name: Bytes,
+    /// The URI.
+    pub uri: &'a [u8],
+    /// The connection is to serve further probes.
+    pub keeps: bool,
+}
+
+/// A connection that has served a probe and may serve another.
+pub struct Kept {
+    peer: UpstreamConnection,
+    /// When it was made.
+    pub since: Instant,
+}
+
+/// The answer, whose head has come.
+pub struct Reply {
+    peer: UpstreamConnection,
+    since: Instant,
+    answer: UpstreamResponse,
+    remaining: Remaining,
+    received: Buffer,
+    /// Until when it must have come.
+    deadline: Instant,
+}
+
+/// What of the body is still to come.
+enum Remaining {
+    Nothing,
+    Length(u64),
+    Chunked(Decoder),
+    UntilClose,
+}
+
+/// What was being done when a probe came to nothing, as log lines say it.
+pub type Doing = &'static str;
+
+impl Probe<'_> {
+    /// Asks, over a connection that has been kept where there is one. Why there is no answer has been logged.
+    pub async fn ask(&self, request: &mut Request, kept: Option<Kept>) -> Result<Reply, Doing> {
+        if let Some(Kept { mut peer, since }) = kept {
+            (peer.early, peer.asked) = (None, false);
+            let outgoing = self.outgoing(request).await?;
+            // It may have ended meanwhile, which says nothing of the peer.
+            match self.talk(request, peer, since, &outgoing).await {
+                Err(Failed { cause, .. }) if cause == Causes::ERROR => {}
+                outcome => return outcome.map_err(|failed| failed.doing),
+            }
+        }
+        let outgoing = self.outgoing(request).await?;
+        let peer = self.connect(request, &outgoing).await;
+        let peer = peer.map_err(|failed| failed.doing)?;
+        let talked = self.talk(request, peer, engine::now(), &outgoing).await;
+        talked.map_err(|failed| failed.doing)
+    }
+
+    /// The request, and what its connection is made by. The tries of the request begin anew.
+    async fn outgoing(&self, request: &mut Request) -> Result<Outgoing, Doing> {
+        let settings = &self.proxy.settings;
+        let target = self.proxy.target(request).map_err(|_| CONNECTING)?;
+        begin(request, &target);
+        let attempts = Attempts::begin(request, Vec::new());
+        let mut seen = attempts.borrow_mut();
+        seen.started = Some(engine::now());
+        seen.attempts.push(Attempt {
+            peer: self.name.clone(),
+            ..Attempt::default()
+        });
+        drop(seen);
+        let secured = match (&self.proxy.tls, target.scheme) {
+            (Some(tls), Scheme::Https) => {
+                let secured = tls.prepare(request, &target).await;
+                Some(secured.map_err(|_| CONNECTING)?)
+            }
+            _ => None,
+        };
+        Ok(Outgoing {
+            head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
+            uri: self.uri.to_vec(),
+            upgrade: false,
+            begun: None,
+            socket: settings.socket.of_request(request),
+            secured,
+            scheme: target.scheme,
+            terms: Bytes::new(),
+        })
+    }
+
+    async fn connect(
+        &self,
+        request: &mut Request,
+        outgoing: &Outgoing,
+    ) -> Result<UpstreamConnection, Failed> {
+        let home = Rc::new(Home {
+            local: Rc::clone(&request.local),
+            group: Arc::clone(self.group),
+        });
+        let settings = &self.proxy.settings;
+        let (mut nobody, address) = (Exchange::sink(), &self.address);
+        connect(request, &mut nobody, settings, address, outgoing, &home)
+            .await
+            .map_err(|error| Failed::of(request, error))
+    }
+
+    /// Sends the request and reads the head of the answer.
+    async fn talk(
+        &self,
+        request: &mut Request,
+        mut peer: UpstreamConnection,
+        since: Instant,
+        outgoing: &Outgoing,
+    ) -> Result<Reply, Failed> {
+        let settings = &self.proxy.settings;
+        let deadline = engine::now() + settings.read_timeout;
+        let mut nobody = Exchange::sink();
+        let talking = converse(request, &mut nobody, settings, &mut peer, outgoing);
+        let talked = either(talking, engine::sleep(settings.read_timeout)).await;
+        let mut answer = match talked {
+            Either::First(Ok(answer)) => answer,
+            Either::First(Err(error)) => return Err(Failed::of(request, error)),
+            Either::Second(_) => return Err(Failed::timed_out(request, response::READING)),
+        };
+        response::remember(request, &answer);
+        let received = std::mem::take(&mut answer.rest);
+        Ok(Reply {
+            remaining: match answer.head.body(false) {
+                ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
+                ResponseBody::Length(length) => Remaining::Length(length),
+                ResponseBody::Chunked => Remaining::Chunked(Decoder::new()),
+                ResponseBody::UntilClose => Remaining::UntilClose,
+            },
+            peer,
+            since,
+            answer,
+            received,
+            deadline,
+        })
+    }
+}
+
+/// How a probe has failed.
+struct Failed {
+    cause: Causes,
+    doing: Doing,
+}
+
+impl Failed {
+    fn of(request: &Request, error: AttemptError) -> Failed {
+        match error {
+            AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
+                Failed::timed_out(request, failure.doing)
+            }
+            AttemptError::Failed(failure) => Failed {
+                cause: failure.cause,
+                doing: failure.doing,
+            },
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => Failed {
+                cause: Causes::NO_LIVE,
+                doing: CONNECTING,
+            },
+        }
+    }
+
+    fn timed_out(request: &Request, doing: Doing) -> Failed {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) {doing}"
+        );
+        Failed {
+            cause: Causes::TIMEOUT,
+            doing,
+        }
+    }
+}
+
+impl Reply {
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.answer.head.status()
+    }
+
+    /// The values of the fields of this name, in any case.
+    pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let bytes = &self.answer.bytes;
+        let fields = self.answer.head.fields().iter();
+        let named = fields.filter(move |field| field.name(bytes).eq_ignore_ascii_case(name));
+        named.map(move |field| field.value(bytes))
+    }
+
+    /// The next part of the body; `None` at its end. Why there is none has been logged.
+    pub async fn read(&mut self, request: &mut Request) -> Result<Option<Bytes>, Doing> {
+        loop {
+            if matches!(self.remaining, Remaining::Nothing) {
+                note(request, |attempt, elapsed| attempt.response_time = elapsed);
+                return Ok(None);
+            }
+            if self.received.is_empty() {
+                match self.peer.stream.recv(Some(self.deadline)).await {
+                    Ok(buffer) if buffer.is_empty() => {
+                        if matches!(self.remaining, Remaining::UntilClose) {
+                            self.remaining = Remaining::Nothing;
+                            continue;
+                        }
+                        log::error!(
+                            request,
+                            Error,
+                            "upstream prematurely closed connection {READING_BODY}"
+                        );
+                        return Err(READING_BODY);
+                    }
+                    Ok(buffer) => self.received = buffer,
+                    Err(error) => {
+                        let failure = super::failed(request, &error, "recv()", READING_BODY);
+                        return Err(Failed::of(request, AttemptError::Failed(failure)).doing);
+                    }
+                }
+                continue;
+            }
+            let part = self.take().ok_or_else(|| {
+                log::error!(
+                    request,
+                    Error,
+                    "upstream sent invalid chunked response {READING_BODY}"
+                );
+                READING_BODY
+            })?;
+            if !part.is_empty() {
+                return Ok(Some(part));
+            }
+        }
+    }
+
+    /// What of the received bytes comes next, empty where they hold only framing; `None` where that is wrong.
+    fn take(&mut self) -> Option<Bytes> {
+        let (part, consumed) = match &mut self.remaining {
+            Remaining::Nothing => return Some(Bytes::new()),
+            Remaining::UntilClose => (0..self.received.len(), self.received.len()),
+            Remaining::Length(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX);
+                let taken = length.min(self.received.len());
+                *left -= taken as u64;
+                if *left == 0 {
+                    self.remaining = Remaining::Nothing;
+                }
+                (0..taken, taken)
+            }
+            Remaining::Chunked(decoder) => {
+                let decoded = decoder.decode(&self.received).ok()?;
+                if decoded.done {
+                    self.remaining = Remaining::Nothing;
+                }
+                (decoded.data, decoded.consumed)
+            }
+        };
+        let bytes = self.received.get(part).map(Bytes::copy_from_slice);
+        self.received.advance(consumed);
+        Some(bytes.unwrap_or_default())
+    }
+
+    /// Its connection, where that may serve another probe: the answer has come whole, and nothing behind it. What is left of the
+    /// body is read, if it is not too long for that.
+    pub async fn finish(mut self, request: &mut Request) -> Option<Kept> {
+        let mut dropped = 0;
+        while let Some(part) = self.read(request).await.ok()? {
+            dropped += part.len();
+            if dropped > DROPPED_MAX {
+                return None;
+            }
+        }
+        let is_whole = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
+        let goes_on = self.peer.asked && self.peer.early.is_none() && self.answer.keeps_alive();
+        (is_whole && goes_on).then_some(Kept {
+            peer: self.peer,
+            since: self.since,
+        })
+    }
+}
