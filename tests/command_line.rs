@@ -271,8 +271,8 @@ fn the_manual_knows_variables_and_what_is_not_here_yet() {
             "nginx has \"fastcgi_pass\" (module http_fastcgi); Tidegate does not yet",
         ),
         (
-            "health_check",
-            "NGINX Plus has \"health_check\" (module http_upstream_hc); Tidegate does not yet",
+            "auth_jwt",
+            "NGINX Plus has \"auth_jwt\" (module http_auth_jwt); Tidegate does not yet",
         ),
         (
             "$fastcgi_script_name",

@@ -182,3 +182,119 @@ fn the_format_is_fixed_or_negotiated() {
         );
     });
 }
+
+/// How servers of groups stand, what they have been given and what their checks have come to.
+#[test]
+fn servers_of_groups_are_told_by_their_states() {
+    let [well, ill, gone] = [(); 3].map(|()| support::port::free_port());
+    let lines = |checks: &str| {
+        format!(
+            "location = /prometheus {{ metrics prometheus; }} location = /json {{ metrics json; }}
+             location / {{ proxy_pass http://u; {checks} }}
+             location /v/ {{ proxy_pass http://v; }}
+             [http]
+             upstream u {{ zone uz 64k; server 127.0.0.1:{well} weight=3; server 127.0.0.1:{ill}; server 127.0.0.1:1 down;
+                 server 127.0.0.1:2 drain; server 127.0.0.1:{well} backup; }}
+             upstream v {{ server 127.0.0.1:{gone} fail_timeout=1m; server 127.0.0.1:{well}; }}
+             server {{ listen 127.0.0.1:{ill}; return 500 ill; }}
+             server {{ listen 127.0.0.1:{well}; return 200 well; }}"
+        )
+    };
+    let [well, ill, gone] = [well, ill, gone].map(|port| format!("127.0.0.1:{port}"));
+    let name = |name: &str, group: &str, server: &str, more: &str| {
+        let peer = server.replace(" (2)", "");
+        format!(
+            "tidegate_upstream_{name}{{upstream=\"{group}\",server=\"{server}\",peer=\"{peer}\"{more}}}"
+        )
+    };
+    let state = |numbers: &BTreeMap<String, f64>, group: &str, server: &str| -> &'static str {
+        let states = ["up", "down", "unavail", "checking", "unhealthy", "draining"];
+        let mut set = states.into_iter().filter(|state| {
+            let more = format!(",state=\"{state}\"");
+            numbers[&name("server_state", group, server, &more)] == 1.0
+        });
+        let found = set.next().expect("a state");
+        assert_eq!(set.next(), None);
+        found
+    };
+    on_every_engine(|engine| {
+        let server = Server::start(engine, &lines("health_check interval=20ms fails=2;"));
+        let mut connection = server.connect();
+        let start = Instant::now();
+        while state(&numbers(&mut connection), "u", &ill) != "unhealthy" {
+            assert!(start.elapsed() < PATIENCE, "unhealthy");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for path in ["/", "/", "/", "/v/", "/v/"] {
+            assert_eq!(text(&connection.get(path).unwrap()), "well");
+        }
+        let all = numbers(&mut connection);
+        let states = [&*well, "127.0.0.1:1", "127.0.0.1:2"].map(|server| state(&all, "u", server));
+        assert_eq!(states, ["up", "down", "unhealthy"]);
+        assert_eq!(state(&all, "v", &gone), "unavail");
+        assert_eq!(state(&all, "v", &well), "up");
+        let number = |what: &str, group: &str, server: &str| {
+            all.get(&name(what, group, server, "")).copied()
+        };
+        assert_eq!(number("requests_total", "u", &well), Some(3.0));
+        assert_eq!(
+            number("requests_total", "u", &format!("{well} (2)")),
+            Some(0.0)
+        );
+        assert_eq!(number("requests_active", "u", &well), Some(0.0));
+        assert_eq!(number("requests_total", "v", &gone), Some(1.0));
+        assert_eq!(number("fails_total", "v", &gone), Some(1.0));
+        assert_eq!(number("unavailable_total", "v", &gone), Some(1.0));
+        assert_eq!(number("unavailable_total", "v", &well), Some(0.0));
+        let (checks, fails) = (
+            number("health_checks_total", "u", &ill),
+            number("health_check_fails_total", "u", &ill),
+        );
+        assert!(
+            checks >= Some(2.0) && checks == fails,
+            "{checks:?} {fails:?}"
+        );
+        assert_eq!(number("unhealthy_total", "u", &ill), Some(1.0));
+        assert!(number("health_checks_total", "u", &well) >= Some(1.0));
+        assert_eq!(number("health_check_fails_total", "u", &well), Some(0.0));
+        assert_eq!(number("health_checks_total", "u", "127.0.0.1:1"), Some(0.0));
+        assert_eq!(
+            number("health_checks_total", "v", &well),
+            None,
+            "no checks are made"
+        );
+        let json = text(&connection.get("/json").unwrap());
+        for part in [
+            format!(
+                "\"upstreams\":[{{\"upstream\":\"u\",\"zone\":\"uz\",\"servers\":[{{\"server\":\"{well}\",\"peer\":\"{well}\",\"backup\":false,\"weight\":3,\"state\":\"up\",\"active\":0,\"requests\":3,\"fails\":0,\"unavail\":0,\"health_checks\":{{\"checks\":"
+            ),
+            "\"backup\":true".to_owned(),
+            format!(
+                "{{\"upstream\":\"v\",\"servers\":[{{\"server\":\"{gone}\",\"peer\":\"{gone}\",\"backup\":false,\"weight\":1,\"state\":\"unavail\",\"active\":0,\"requests\":1,\"fails\":1,\"unavail\":1}}"
+            ),
+        ] {
+            assert!(json.contains(&part), "no {part} in {json}");
+        }
+
+        // A reload without checks forgets what they have found, and nothing else; and one has to pass where that is mandatory.
+        let reload = |generation: f64, checks: &str| {
+            server.reload(&lines(checks));
+            let mut connection = server.connect();
+            while numbers(&mut connection)["tidegate_generation"] < generation {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            connection
+        };
+        let all = numbers(&mut reload(2.0, ""));
+        assert_eq!(state(&all, "u", &ill), "up");
+        assert_eq!(state(&all, "u", "127.0.0.1:2"), "draining");
+        assert_eq!(all[&name("requests_total", "u", &well, "")], 3.0);
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let all = numbers(&mut reload(
+            3.0,
+            &format!("health_check mandatory port={port};"),
+        ));
+        assert_eq!(state(&all, "u", &well), "checking");
+    });
+}

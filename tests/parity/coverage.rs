@@ -49,6 +49,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/headers_more.rs",
         "more_clear_headers more_clear_input_headers more_set_headers more_set_input_headers",
     ),
+    ("tests/conf/health_checks.conftest", "state"),
+    (
+        "tests/health_checks.rs",
+        "body header health_check match require status",
+    ),
     ("tests/log_places.rs", "debug_connection"),
     ("tests/metrics.rs", "metrics"),
     (

@@ -94,7 +94,7 @@ impl Peer {
     }
 
     /// The same peer for another list: both have one state.
-    pub(crate) fn share(&self) -> Peer {
+    pub fn share(&self) -> Peer {
         self.state();
         self.health();
         self.clone()

@@ -411,14 +411,12 @@ mod tests {
     use super::*;
 
     fn line(text: &str) -> Line {
-        let word = |text: &str| Word {
-            bytes: text.as_bytes().into(),
-            ..Word::default()
-        };
-        Line {
-            args: text.split(' ').map(word).collect(),
-            ..Line::default()
-        }
+        let files = conf::Sealed::new(conf::Recording {
+            files: vec![("/line".into(), format!("name {text};").into())],
+            ..conf::Recording::default()
+        });
+        let lines = conf::plain::lines("/line".as_ref(), &files);
+        lines.unwrap().remove(0)
     }
 
     /// The examples of the manual.

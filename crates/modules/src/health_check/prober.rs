@@ -84,7 +84,7 @@ async fn watch(course: Rc<Course>) {
             let mut probed = course.probed.borrow_mut();
             if !probed.iter().any(|known| Arc::ptr_eq(known, health)) {
                 probed.push(Arc::clone(health));
-                engine::spawn(keep_probing(Rc::clone(&course), peer.clone()));
+                engine::spawn(keep_probing(Rc::clone(&course), peer.share()));
             }
         }
         if !group.may_change() {

@@ -1,14 +1,14 @@
 //! `metrics`: what the server has done, for Prometheus or as JSON. Ours; nginx has none.
 //!
 //! Requests are counted by server and location where a request ends ([`meter`]), connections and
-//! the rest by [`counters`](framework::counters); `page` writes them down. A configuration without
-//! `metrics` counts nothing by scope. Not here: upstreams, caches, and what single requests did,
-//! which is the access log's business.
+//! the rest by [`counters`](framework::counters); `page` writes them down, `upstreams` those of groups of servers. A configuration
+//! without `metrics` counts nothing by scope. Not here: caches, and what single requests did, which is the access log's business.
 //!
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
 
 pub mod meter;
 mod page;
+mod upstreams;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting};
@@ -26,7 +26,7 @@ pub static METRICS: Setting<Format> =
         .arity(Arity::between(0, 1))
         .inherit(Inherit::Handler)
         .manual(
-            "Answers with numbers about connections, requests by server and location, and the \
+            "Answers with numbers about connections, requests by server and location, servers of upstreams, and the \
              server itself, all since the start of the worker process. The format is the one named \
              here; else the one that the argument `format` of the URL names; else JSON where the \
              Accept field names `application/json`, and Prometheus text where it does not. A \

@@ -11,6 +11,7 @@ use http::request::Request;
 use http::server_tokens::VERSION;
 
 use super::meter::{self, CLASSES, ScopeName, Sums};
+use super::upstreams::{self, GroupNumbers};
 
 /// What classes of status are called.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -24,6 +25,7 @@ pub(super) struct Numbers {
     generations: usize,
     lines_dropped: u64,
     scopes: BTreeMap<ScopeName, Sums>,
+    upstreams: Vec<GroupNumbers>,
 }
 
 impl Numbers {
@@ -38,6 +40,7 @@ impl Numbers {
             generations: generation::live(),
             lines_dropped: log::lines_dropped(),
             scopes: meter::sums(counters),
+            upstreams: upstreams::of(request),
         }
     }
 
@@ -92,6 +95,9 @@ impl Numbers {
             page.single(name, kind, help, number);
         }
         self.prometheus_scopes(&mut page);
+        if !self.upstreams.is_empty() {
+            upstreams::prometheus(&self.upstreams, &mut page);
+        }
         page.0
     }
 
@@ -208,6 +214,8 @@ impl Numbers {
                     .number(number);
             }
             json.key("servers").array(|json| self.json_servers(json));
+            json.key("upstreams")
+                .array(|json| upstreams::json(&self.upstreams, json));
         });
         json.into_bytes()
     }
@@ -287,7 +295,7 @@ fn labels(name: &ScopeName) -> String {
 }
 
 /// A label's value: backslash, quote and line feed are escaped.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for character in value.chars() {
         match character {
@@ -302,15 +310,15 @@ fn escaped(value: &str) -> String {
 
 /// Prometheus text as it grows.
 #[derive(Default)]
-struct Page(String);
+pub(super) struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn sample(&mut self, name: &str, labels: &str, number: impl std::fmt::Display) {
+    pub(super) fn sample(&mut self, name: &str, labels: &str, number: impl std::fmt::Display) {
         let _ = match labels {
             "" => writeln!(self.0, "{name} {number}"),
             labels => writeln!(self.0, "{name}{{{labels}}} {number}"),
@@ -355,6 +363,7 @@ mod tests {
             generations: 1,
             lines_dropped: 0,
             scopes: [(name, sums)].into(),
+            upstreams: Vec::new(),
         }
     }
 

@@ -14,6 +14,7 @@ use engine::select::{Either, either};
 use http::exchange::Exchange;
 use http::log;
 use http::request::Request;
+use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
@@ -99,14 +100,12 @@ impl Probe<'_> {
         let settings = &self.proxy.settings;
         let target = self.proxy.target(request).map_err(|_| CONNECTING)?;
         begin(request, &target);
-        let attempts = Attempts::begin(request, Vec::new());
-        let mut seen = attempts.borrow_mut();
-        seen.started = Some(engine::now());
-        seen.attempts.push(Attempt {
+        let attempt = Attempt {
             peer: self.name.clone(),
             ..Attempt::default()
-        });
-        drop(seen);
+        };
+        let attempts = Attempts::begin(request, vec![attempt]);
+        attempts.borrow_mut().started = Some(engine::now());
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
                 let secured = tls.prepare(request, &target).await;
@@ -161,6 +160,13 @@ impl Probe<'_> {
             Either::Second(_) => return Err(Failed::timed_out(request, response::READING)),
         };
         response::remember(request, &answer);
+        // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none has been logged.
+        if answer.head.version() == Version::Http09 {
+            return Err(Failed {
+                cause: Causes::INVALID_HEADER,
+                doing: response::READING,
+            });
+        }
         let received = std::mem::take(&mut answer.rest);
         Ok(Reply {
             remaining: match answer.head.body(false) {

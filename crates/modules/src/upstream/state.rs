@@ -41,11 +41,14 @@ pub(super) fn servers(
         },
         Err(Unread::File(error)) if error.kind() == ErrorKind::NotFound => Ok(Some(Vec::new())),
         Err(Unread::File(error)) => {
+            // A folder can be opened, and then not be read.
+            let call = match error.kind() {
+                ErrorKind::IsADirectory => "pread()",
+                _ => "open()",
+            };
             let (path, cause) = (path.display(), Errno(&error));
-            Err(Fault::at(
-                &file,
-                format!("open() \"{path}\" failed {cause}"),
-            ))
+            let text = format!("{call} \"{path}\" failed {cause}");
+            Err(Fault::at(&file, text))
         }
         Err(Unread::Malformed(fault)) => Err(*fault),
     }
