@@ -620,6 +620,55 @@ fn a_name_is_looked_up_again_and_again() {
     }
 }
 
+/// Servers that a lookup adds have to pass their checks first, and those that it takes away are checked no more.
+#[test]
+fn servers_that_lookups_bring_are_checked() {
+    if is_nginx() {
+        return; // NGINX Plus has it
+    }
+    for engine in engines::lines() {
+        let name_server = NameServer::start();
+        name_server.says(&[2]);
+        let lines = named("peers.test:PORT resolve", &name_server)
+            .replace(
+                "proxy_pass http://u;",
+                "proxy_pass http://u; health_check mandatory interval=50ms uri=/check;",
+            )
+            .replace(
+                "return 200 3;",
+                "location = /check { return 500; } location / { return 200 3; }",
+            )
+            .replace("[http]", "[http]\nlog_format at $server_addr:;")
+            .replace(
+                "listen 127.0.0.",
+                "access_log logs/checks.log at; listen 127.0.0.",
+            );
+        let server = Server::start(engine, &lines);
+        wait_for("the first", || who_answer(&server) == ["200 2"]);
+        let checks = |address: &str| {
+            let log = std::fs::read_to_string(server.prefix.join("logs/checks.log"));
+            log.unwrap_or_default()
+                .matches(&format!("{address}:"))
+                .count()
+        };
+        assert!(checks("127.0.0.2") >= 1);
+        assert_eq!(checks("127.0.0.3") + checks("127.0.0.4"), 0);
+        name_server.says(&[3, 4]);
+        wait_for("those that are well", || who_answer(&server) == ["200 4"]);
+        server.wait_for_log(&format!(
+            "peer is unhealthy while checking status code, health check \"\" of peer 127.0.0.3:{}",
+            server.port
+        ));
+        // The one that has left is checked no more; the others are.
+        std::thread::sleep(Duration::from_millis(200));
+        let (first, second) = (checks("127.0.0.2"), checks("127.0.0.3"));
+        wait_for("checks", || checks("127.0.0.3") > second + 2);
+        assert_eq!(checks("127.0.0.2"), first);
+        name_server.says(&[2]);
+        wait_for("the first again", || who_answer(&server) == ["200 2"]);
+    }
+}
+
 #[test]
 fn a_service_has_servers_of_its_own() {
     let engine = engines::EPOLL;

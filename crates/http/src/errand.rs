@@ -1,8 +1,8 @@
 //! Requests that no client has sent: what the server asks on its own account, such as whether an upstream is well.
 //!
 //! Such a request has a scope, so that texts and variables mean there what they mean to others; most variables are empty, since
-//! there is nobody whom they would tell of. Its lines in the error log say what it is about in the place of a client. It runs
-//! on a thread of its own, which serves nobody: [`Errands`].
+//! there is no client whom they would tell of. Its lines in the error log say what it is about in that one's place. It runs
+//! on a thread of its own, which serves no clients: [`Errands`].
 
 use std::fmt::Arguments;
 use std::io;
@@ -24,7 +24,7 @@ use crate::local::HttpLocal;
 use crate::plan::{Plan, Server};
 use crate::request::Request;
 
-/// Makes the requests of a thread that serves nobody, under one generation.
+/// Makes the requests of a thread that serves no clients, under one generation.
 pub struct Errands {
     worker: Rc<Worker>,
 }
@@ -40,9 +40,9 @@ pub struct Place {
 impl Errands {
     /// Those of this thread, whose runtime must exist. The generation lives as long as they do.
     pub fn new(generation: Arc<Generation>) -> Errands {
-        let counters = Arc::new(Counters::default()); // it serves nobody whom the others would count
+        let counters = Arc::new(Counters::default()); // what it does is no client's, which the others count
         Errands {
-            worker: Worker::start(generation, 0, counters, Vec::new(), &ServesNobody),
+            worker: Worker::start(generation, 0, counters, Vec::new(), &WithoutClients),
         }
     }
 
@@ -76,8 +76,8 @@ impl Errands {
             listener: place.listener.clone(),
             serial: 0,
         };
-        let nobody = || Address::Unix(Default::default());
-        let connection = Connection::new(accepted).between(nobody(), nobody());
+        let nowhere = || Address::Unix(Default::default());
+        let connection = Connection::new(accepted).between(nowhere(), nowhere());
         connection.be_errand(Arc::clone(about));
         let local = self.worker.current();
         let mut request = Box::new(Request::new(&local, &Rc::new(connection), &place.server));
@@ -88,9 +88,9 @@ impl Errands {
 
 /// What such a thread says of itself; it follows no generation but its own.
 #[derive(Debug)]
-struct ServesNobody;
+struct WithoutClients;
 
-impl Report for ServesNobody {
+impl Report for WithoutClients {
     fn line(&self, level: Level, message: Arguments<'_>) {
         logs::process_error(level, message);
     }

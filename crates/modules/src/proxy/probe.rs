@@ -1,6 +1,6 @@
 //! One request of our own to one peer, by the settings of a location: what health checks ask.
 //!
-//! There is no client, and no other peer is tried. The answer must have come, as far as anybody wants it, within
+//! There is no client, and no other peer is tried. The answer must have come, as far as it is wanted, within
 //! `proxy_read_timeout` of the request, however it is dribbled out.
 
 use std::rc::Rc;
@@ -135,8 +135,8 @@ impl Probe<'_> {
             group: Arc::clone(self.group),
         });
         let settings = &self.proxy.settings;
-        let (mut nobody, address) = (Exchange::sink(), &self.address);
-        connect(request, &mut nobody, settings, address, outgoing, &home)
+        let (mut sink, address) = (Exchange::sink(), &self.address);
+        connect(request, &mut sink, settings, address, outgoing, &home)
             .await
             .map_err(|error| Failed::of(request, error))
     }
@@ -151,8 +151,8 @@ impl Probe<'_> {
     ) -> Result<Reply, Failed> {
         let settings = &self.proxy.settings;
         let deadline = engine::now() + settings.read_timeout;
-        let mut nobody = Exchange::sink();
-        let talking = converse(request, &mut nobody, settings, &mut peer, outgoing);
+        let mut sink = Exchange::sink();
+        let talking = converse(request, &mut sink, settings, &mut peer, outgoing);
         let talked = either(talking, engine::sleep(settings.read_timeout)).await;
         let mut answer = match talked {
             Either::First(Ok(answer)) => answer,
