@@ -793,3 +793,24 @@ fn a_server_that_had_failed_begins_slowly() {
         assert!(more <= 3, "{more}");
     });
 }
+
+/// Where there is nothing to ask with, that says nothing of the servers.
+#[test]
+fn what_is_no_fault_of_a_server_does_not_count() {
+    on_every_engine(|engine| {
+        let a = Backend::answering("a", WELL);
+        let group = format!("server {};", a.address());
+        // An address of documentation, which no machine has.
+        let location = "health_check interval=20ms uri=/check; proxy_bind $bind;";
+        let map = "map $upstream_addr $bind { default 192.0.2.1; } ";
+        let server = Server::start(engine, &(lines(1, &group, location) + map));
+        until("checks", || {
+            said(
+                &server,
+                "bind(192.0.2.1) failed (99: Cannot assign requested address) while connecting to upstream, health check",
+            ) >= 3
+        });
+        assert_eq!(said(&server, "unhealthy"), 0);
+        assert_eq!(status(&server), 500);
+    });
+}

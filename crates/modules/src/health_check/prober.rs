@@ -17,6 +17,7 @@ use std::time::Duration;
 use ::upstream::{Change, Finding, Health, Peer};
 use engine::net::Address;
 use framework::generation::Generation;
+use framework::panics::{self, Panicked};
 use framework::service::{Running, Service};
 use http::errand::{Errands, Place};
 use http::log::{self, Printable};
@@ -24,7 +25,7 @@ use http::request::Request;
 
 use super::HealthCheck;
 use crate::beside;
-use crate::proxy::probe::{Doing, Kept, Probe};
+use crate::proxy::probe::{Doing, Kept, Probe, Unanswered};
 
 /// How soon peers that a lookup has added are found.
 const LOOK: Duration = Duration::from_secs(1);
@@ -144,7 +145,17 @@ async fn probe(course: &Course, peer: &Peer, health: &Health, kept: &mut Option<
             return log::event!(Alert, "socket() failed {error} while checking health");
         }
     };
-    let judged = judge(check, peer, &mut request, kept).await;
+    let judged = match panics::catch(judge(check, peer, &mut request, kept)).await {
+        Ok(Some(judged)) => judged,
+        Ok(None) => return,
+        Err(Panicked { place, message }) => {
+            return log::error!(
+                request,
+                Alert,
+                "panicked at {place}: {message}: the check is lost"
+            );
+        }
+    };
     let change = match judged {
         Ok(_) => health.passed(check.number, check.passes),
         Err(_) => health.failed(check.number, check.fails),
@@ -175,13 +186,13 @@ fn tell(request: &Request, change: Change, doing: Doing) {
     }
 }
 
-/// Asks the peer; what was tested last of its answer, or what the check has failed at.
+/// Asks the peer; what was tested last of its answer, or what the check has failed at. `None` where that says nothing of the peer.
 async fn judge(
     check: &HealthCheck,
     peer: &Peer,
     request: &mut Request,
     kept: &mut Option<Kept>,
-) -> Result<Doing, Doing> {
+) -> Option<Result<Doing, Doing>> {
     let probe = Probe {
         proxy: &check.proxy,
         group: &check.group,
@@ -194,12 +205,16 @@ async fn judge(
         let age = engine::now().saturating_duration_since(kept.since);
         check.keepalive_time.is_some_and(|most| age < most)
     });
-    let mut reply = probe.ask(request, usable).await?;
+    let mut reply = match probe.ask(request, usable).await {
+        Ok(reply) => reply,
+        Err(Unanswered::ByPeer(doing)) => return Some(Err(doing)),
+        Err(Unanswered::NotAsked) => return None,
+    };
     let judged = check.matching.judge(request, &mut reply).await;
     if probe.keeps {
         *kept = reply.finish(request).await;
     }
-    judged
+    Some(judged)
 }
 
 /// Where a peer is asked.

@@ -24,7 +24,7 @@ use super::family::Causes;
 use super::response::{self, UpstreamResponse};
 use super::target::Scheme;
 use super::{
-    AttemptError, CONNECTING, Outgoing, Proxy, READING_BODY, begin, connect, converse, head, note,
+    AttemptError, Outgoing, Proxy, READING_BODY, SENDING, begin, connect, converse, head, note,
 };
 use crate::upstream::Group;
 
@@ -76,29 +76,43 @@ enum Remaining {
 /// What was being done when a probe came to nothing, as log lines say it.
 pub type Doing = &'static str;
 
+/// Why there is no answer; it has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The peer has given none.
+    ByPeer(Doing),
+    /// There was nothing to ask with, such as a socket: that says nothing of the peer.
+    NotAsked,
+}
+
 impl Probe<'_> {
-    /// Asks, over a connection that has been kept where there is one. Why there is no answer has been logged.
-    pub async fn ask(&self, request: &mut Request, kept: Option<Kept>) -> Result<Reply, Doing> {
+    /// Asks, over a connection that has been kept where there is one.
+    pub async fn ask(
+        &self,
+        request: &mut Request,
+        kept: Option<Kept>,
+    ) -> Result<Reply, Unanswered> {
         if let Some(Kept { mut peer, since }) = kept {
             (peer.early, peer.asked) = (None, false);
             let outgoing = self.outgoing(request).await?;
             // It may have ended meanwhile, which says nothing of the peer.
             match self.talk(request, peer, since, &outgoing).await {
                 Err(Failed { cause, .. }) if cause == Causes::ERROR => {}
-                outcome => return outcome.map_err(|failed| failed.doing),
+                outcome => return outcome.map_err(Unanswered::from),
             }
         }
         let outgoing = self.outgoing(request).await?;
         let peer = self.connect(request, &outgoing).await;
-        let peer = peer.map_err(|failed| failed.doing)?;
+        let peer = peer?;
         let talked = self.talk(request, peer, engine::now(), &outgoing).await;
-        talked.map_err(|failed| failed.doing)
+        talked.map_err(Unanswered::from)
     }
 
     /// The request, and what its connection is made by. The tries of the request begin anew.
-    async fn outgoing(&self, request: &mut Request) -> Result<Outgoing, Doing> {
+    async fn outgoing(&self, request: &mut Request) -> Result<Outgoing, Unanswered> {
         let settings = &self.proxy.settings;
-        let target = self.proxy.target(request).map_err(|_| CONNECTING)?;
+        let target = self.proxy.target(request);
+        let target = target.map_err(|_| Unanswered::NotAsked)?;
         begin(request, &target);
         let attempt = Attempt {
             peer: self.name.clone(),
@@ -109,7 +123,7 @@ impl Probe<'_> {
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
                 let secured = tls.prepare(request, &target).await;
-                Some(secured.map_err(|_| CONNECTING)?)
+                Some(secured.map_err(|_| Unanswered::NotAsked)?)
             }
             _ => None,
         };
@@ -129,7 +143,7 @@ impl Probe<'_> {
         &self,
         request: &mut Request,
         outgoing: &Outgoing,
-    ) -> Result<UpstreamConnection, Failed> {
+    ) -> Result<UpstreamConnection, Unanswered> {
         let home = Rc::new(Home {
             local: Rc::clone(&request.local),
             group: Arc::clone(self.group),
@@ -138,7 +152,10 @@ impl Probe<'_> {
         let (mut sink, address) = (Exchange::sink(), &self.address);
         connect(request, &mut sink, settings, address, outgoing, &home)
             .await
-            .map_err(|error| Failed::of(request, error))
+            .map_err(|error| match error {
+                AttemptError::Failed(_) => Failed::of(request, error).into(),
+                AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
+            })
     }
 
     /// Sends the request and reads the head of the answer.
@@ -190,6 +207,12 @@ struct Failed {
     doing: Doing,
 }
 
+impl From<Failed> for Unanswered {
+    fn from(failed: Failed) -> Unanswered {
+        Unanswered::ByPeer(failed.doing)
+    }
+}
+
 impl Failed {
     fn of(request: &Request, error: AttemptError) -> Failed {
         match error {
@@ -200,9 +223,10 @@ impl Failed {
                 cause: failure.cause,
                 doing: failure.doing,
             },
+            // There is no client who could leave, and no body that could be refused.
             AttemptError::Refused(_) | AttemptError::Aborted(_) => Failed {
-                cause: Causes::NO_LIVE,
-                doing: CONNECTING,
+                cause: Causes::ERROR,
+                doing: SENDING,
             },
         }
     }
