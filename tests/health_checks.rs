@@ -570,6 +570,8 @@ fn a_check_that_outlives_its_generation_counts_nowhere() {
         server.reload(&lines(5, &group, ""));
         wait_for(&server, 5);
         assert_eq!(count(&who(&server, 4), 'a'), 2);
+        // The last one may just be under way.
+        sleep(Duration::from_millis(200));
         let (of_a, of_b) = (a.checks(), b.checks());
         sleep(Duration::from_millis(200));
         assert_eq!((a.checks(), b.checks()), (of_a, of_b));
@@ -581,7 +583,7 @@ fn a_check_that_outlives_its_generation_counts_nowhere() {
 #[test]
 fn servers_that_do_not_answer() {
     on_every_engine(|engine| {
-        let [a, silent, slow] = ["a", "s", "d"].map(Backend::asked);
+        let [a, silent, slow, slower] = ["a", "s", "d", "e"].map(Backend::asked);
         a.answer_all(WELL);
         let gone = support::port::free_port();
         let resets = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -589,10 +591,11 @@ fn servers_that_do_not_answer() {
         std::thread::spawn(move || resets.incoming().flatten().for_each(drop));
         let (dripping, drips) = channel::<()>();
         let group = format!(
-            "server {}; server {}; server {}; server 127.0.0.1:{gone} max_fails=0; server 127.0.0.1:{reset_port} max_fails=0;",
+            "server {}; server {}; server {}; server {}; server 127.0.0.1:{gone} max_fails=0; server 127.0.0.1:{reset_port} max_fails=0;",
             a.address(),
             silent.address(),
-            slow.address()
+            slow.address(),
+            slower.address()
         );
         let location = "proxy_read_timeout 1s; proxy_next_upstream off;\n\
              health_check mandatory interval=100ms jitter=50ms uri=/check match=done;";
@@ -602,21 +605,19 @@ fn servers_that_do_not_answer() {
         );
         let start = Instant::now();
         let _held = silent.check();
-        let mut drip = slow.check();
-        std::thread::spawn(move || {
-            let head = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n";
-            for byte in head
-                .as_bytes()
-                .chunks(1)
-                .chain(std::iter::repeat_n(&b"k"[..], 100))
-            {
-                if drip.stream.write_all(byte).is_err() {
-                    break;
+        // One has its head sent whole and drips its body, the other drips its head.
+        let whole = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+        let begun = "HTTP/1.1 200 OK\r\nX-Long: ";
+        for (mut drip, begin) in [(slow.check(), whole), (slower.check(), begun)] {
+            drip.stream.write_all(begin.as_bytes()).unwrap();
+            let dripping = dripping.clone();
+            std::thread::spawn(move || {
+                while drip.stream.write_all(b"k").is_ok() {
+                    sleep(Duration::from_millis(20));
                 }
-                sleep(Duration::from_millis(20));
-            }
-            drop(dripping);
-        });
+                let _ = dripping.send(());
+            });
+        }
         let unhealthy = |doing: &str, port: u16| {
             let line = format!(
                 "peer is unhealthy while {doing}, health check \"done\" of peer 127.0.0.1:{port} in"
@@ -627,20 +628,23 @@ fn servers_that_do_not_answer() {
         unhealthy("reading response header from upstream", reset_port);
         unhealthy("reading response header from upstream", silent.port);
         unhealthy("reading upstream", slow.port);
+        unhealthy("reading response header from upstream", slower.port);
         let took = start.elapsed();
         assert!(
             took >= Duration::from_secs(1) && took < Duration::from_secs(5),
             "{took:?}"
         );
-        // The connection of one that has taken too long is given up.
-        assert!(drips.recv_timeout(PATIENCE).is_err());
+        // The connections of those that have taken too long are given up.
+        for _ in 0..2 {
+            drips.recv_timeout(PATIENCE).unwrap();
+        }
         server.wait_for_log(
             "upstream timed out (110: Connection timed out) while reading upstream, health check",
         );
         server.wait_for_log("upstream timed out (110: Connection timed out) while reading response header from upstream, health check");
         // No request has been tried on any of them.
         assert_eq!(who(&server, 20), "a".repeat(20));
-        assert_eq!(silent.requests() + slow.requests(), 0);
+        assert_eq!(silent.requests() + slow.requests() + slower.requests(), 0);
     });
 }
 
