@@ -129,7 +129,7 @@ impl Probe<'_> {
         };
         Ok(Outgoing {
             head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
-            uri: self.uri.to_vec(),
+            uri: Bytes::copy_from_slice(self.uri),
             upgrade: false,
             begun: None,
             socket: settings.socket.of_request(request),
@@ -252,7 +252,7 @@ impl Reply {
 
     /// The values of the fields of this name, in any case.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let bytes = &self.answer.bytes;
+        let bytes = &self.answer.head.bytes;
         let fields = self.answer.head.fields().iter();
         let named = fields.filter(move |field| field.name(bytes).eq_ignore_ascii_case(name));
         named.map(move |field| field.value(bytes))
