@@ -94,6 +94,45 @@ fn options_are_set_before_connecting() {
     assert_ne!(send("/plain"), 96 * 1024);
 }
 
+/// The same of a tunnel, whose other end the client asks for.
+fn looked_at_tunnel<T>(lines: &str, look: impl FnOnce(&OwnedFd) -> T) -> T {
+    let server = Server::start("", &format!("tunnel_pass; {lines}"));
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let request = format!("CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    client.write_all(request.as_bytes()).unwrap();
+    let (_peer, _) = upstream.accept().unwrap();
+    let mut workers = server.workers().into_iter();
+    let found = workers.find_map(|pid| socket_to(pid, address)).unwrap();
+    look(&found)
+}
+
+#[test]
+fn options_are_set_before_a_tunnel_is_made() {
+    let keepalive = |lines| {
+        looked_at_tunnel(lines, |socket| {
+            sockopt::socket_keepalive(socket.as_fd()).unwrap()
+        })
+    };
+    assert!(!keepalive("tunnel_socket_keepalive off;"));
+    assert!(keepalive("tunnel_socket_keepalive on;"));
+    let receive = |lines| {
+        looked_at_tunnel(lines, |socket| {
+            sockopt::socket_recv_buffer_size(socket.as_fd()).unwrap()
+        })
+    };
+    assert_eq!(receive("tunnel_socket_rcvbuf 32k;"), 64 * 1024);
+    assert_ne!(receive("tunnel_socket_rcvbuf 0;"), 64 * 1024);
+    let send = |lines| {
+        looked_at_tunnel(lines, |socket| {
+            sockopt::socket_send_buffer_size(socket.as_fd()).unwrap()
+        })
+    };
+    assert_eq!(send("tunnel_socket_sndbuf 48k;"), 96 * 1024);
+    assert_ne!(send("tunnel_socket_sndbuf 0;"), 96 * 1024);
+}
+
 /// Whether this process, and so the server's worker, may have `CAP_NET_RAW`.
 fn is_privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

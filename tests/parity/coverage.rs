@@ -89,8 +89,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/upstream_sockets.rs",
-        "proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf",
+        "proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf tunnel_socket_keepalive tunnel_socket_rcvbuf
+         tunnel_socket_sndbuf",
     ),
+    ("tests/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),
     (
         "tests/upstreams.rs",
         "hash ip_hash keepalive least_conn least_time queue random zone",

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use engine::select::{Either, either};
 
+use crate::credentials::Challenge;
 use crate::exchange::{Abort, Exchange};
 use crate::module::{Ran, Verdict};
 use crate::request::{Request, Step};
@@ -19,7 +20,7 @@ pub async fn run(request: &mut Request, exchange: &mut Exchange) -> Result<Step,
     let Some(status) = refusal(request, exchange).await? else {
         return Ok(Step::Next);
     };
-    if status == 401 {
+    if Challenge::is_said_by(status) {
         delay(request, exchange).await?;
     }
     Ok(Step::Finish(status))
@@ -39,13 +40,16 @@ async fn refusal(request: &mut Request, exchange: &mut Exchange) -> Result<Optio
             Verdict::Declined => {}
             Verdict::Granted if any => {
                 // What an earlier check would have asked the client for.
-                request.response.remove(b"WWW-Authenticate");
+                let asked = Challenge::of(request).field;
+                request.response.remove(asked.as_bytes());
                 return Ok(None);
             }
             Verdict::Granted => {}
             // Another check may still grant access. A challenge tells the client more than a 403.
-            Verdict::Refused(status @ (401 | 403)) if any => {
-                refused = refused.filter(|refused| *refused == 401).or(Some(status));
+            Verdict::Refused(status) if any && (status == 403 || Challenge::is_said_by(status)) => {
+                refused = refused
+                    .filter(|refused| Challenge::is_said_by(*refused))
+                    .or(Some(status));
             }
             Verdict::Refused(status) => return Ok(Some(status)),
         }

@@ -109,6 +109,7 @@ pub fn http(
         compiler,
         features,
         plans: Vec::new(),
+        answers_connect: false,
     };
     let mut gathered: Vec<Gathered> = Vec::new();
     let mut whole = true;
@@ -179,6 +180,8 @@ struct Builder<'c, 'f> {
     features: &'static [Entry],
     /// Those that are made, by their numbers.
     plans: Vec<Arc<Plan>>,
+    /// Whether anything answers CONNECT in the server that is being made.
+    answers_connect: bool,
 }
 
 /// What a scope is, beyond its directives.
@@ -197,6 +200,7 @@ struct Kind {
 impl Builder<'_, '_> {
     /// A server with its addresses.
     fn server(&mut self, scope: ScopeRef<'_>, gathered: &mut Vec<Gathered>) -> Option<()> {
+        self.answers_connect = false;
         // Every part is looked at, whatever the others come to: all errors show in one run.
         let mut named = Map::default();
         let locations = self.locations(scope, None, &mut named);
@@ -230,6 +234,7 @@ impl Builder<'_, '_> {
             plan,
             named,
             core: core?,
+            allows_connect: self.answers_connect,
             tls: tls.server.clone(),
             certificates: tls.certificates.clone(),
             verify_client: tls.verify_client,
@@ -526,13 +531,17 @@ impl Builder<'_, '_> {
 
     /// What a scope itself says that answers there. Of several lines the last one chooses, as in nginx; all are made, because
     /// what is wrong with one is wrong there too.
-    fn content(&self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
+    fn content(&mut self, scope: ScopeRef<'_>) -> Option<Option<Content>> {
         let (mut chosen, mut is_whole) = (None, true);
+        let mut answers_connect = false;
         for line in scope.lines().iter().rev() {
             let makers = self.features.iter().filter_map(|entry| entry.content);
             for (_, make) in makers.filter(|(directive, _)| line.is(directive)) {
                 match make(self.compiler, scope) {
-                    Ok(made) => chosen = chosen.or(made),
+                    Ok(made) => {
+                        answers_connect |= made.as_ref().is_some_and(|made| made.answers_connect);
+                        chosen = chosen.or(made);
+                    }
                     Err(fault) => {
                         self.compiler.report(fault);
                         is_whole = false;
@@ -540,6 +549,7 @@ impl Builder<'_, '_> {
                 }
             }
         }
+        self.answers_connect |= answers_connect;
         is_whole.then_some(chosen)
     }
 

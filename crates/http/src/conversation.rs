@@ -649,7 +649,7 @@ fn begin(
     let Some(head) = client.h1() else {
         return Err((Vec::new(), 400)); // no other protocol begins here
     };
-    let length = match h1::body_length(head, &client.bytes, false) {
+    let length = match h1::body_length(head, &client.bytes, request.server.allows_connect) {
         Ok(length) => length,
         Err(error) => {
             let refusal = (error.log_text(head, &client.bytes), error.status());

@@ -1,6 +1,49 @@
-//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it.
+//! Name and password of an `Authorization: Basic` field (RFC 7617, section 2), as nginx reads it, and what asks for them.
+//!
+//! CONNECT asks a proxy, which has fields and a status of its own (RFC 9110, section 11.7).
 
 use proto::base64::{self, Alphabet};
+use proto::header::Known;
+use proto::method::Method;
+
+use crate::request::Request;
+
+/// How a client is asked who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// The status that says it.
+    pub status: u16,
+    /// The field that says how.
+    pub field: &'static str,
+}
+
+impl Challenge {
+    /// A server's.
+    const OF_SERVER: Challenge = Challenge {
+        status: 401,
+        field: "WWW-Authenticate",
+    };
+
+    /// A proxy's.
+    const OF_PROXY: Challenge = Challenge {
+        status: 407,
+        field: "Proxy-Authenticate",
+    };
+
+    /// That for a request.
+    pub fn of(request: &Request) -> Challenge {
+        match request.method {
+            Method::Connect => Challenge::OF_PROXY,
+            _ => Challenge::OF_SERVER,
+        }
+    }
+
+    /// Whether a status is one of these.
+    pub fn is_said_by(status: u16) -> bool {
+        let all = [Challenge::OF_SERVER, Challenge::OF_PROXY];
+        all.iter().any(|challenge| challenge.status == status)
+    }
+}
 
 /// What a client says of itself.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,6 +55,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Those of a request.
+    pub fn of(request: &Request) -> Option<Credentials> {
+        let field = match request.method {
+            Method::Connect => Known::ProxyAuthorization,
+            _ => Known::Authorization,
+        };
+        request.header(field).and_then(Credentials::parse)
+    }
+
     /// Reads a field's value; `None` where it holds no Basic credentials: another scheme, bad
     /// Base64, no colon or no name before it.
     pub fn parse(value: &[u8]) -> Option<Credentials> {

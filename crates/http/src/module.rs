@@ -324,6 +324,8 @@ pub struct Content {
     pub stays_in_limit_except: bool,
     /// Where the URI lacks only the slash that its location ends with, the client is redirected to it.
     pub adds_slash: bool,
+    /// It answers CONNECT: the whole server lets such requests in.
+    pub answers_connect: bool,
 }
 
 impl Content {
@@ -334,6 +336,7 @@ impl Content {
             leaves_to_files: false,
             stays_in_limit_except: false,
             adds_slash: false,
+            answers_connect: false,
         }
     }
 }

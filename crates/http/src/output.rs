@@ -159,10 +159,7 @@ pub async fn respond(
     exchange: &mut Exchange,
     body: Body,
 ) -> Result<Option<Step>, Abort> {
-    if request.course.error_status != 0 {
-        request.response.status = request.course.error_status;
-        request.response.status_text = None;
-    }
+    keep_error_status(request);
     if request.nesting.head_only {
         request.activity.doing = body.done_with(request);
         return Ok(None);
@@ -253,6 +250,30 @@ pub async fn respond(
         exchange.end(request).await?;
     }
     Ok(None)
+}
+
+/// Sends the head in `request.response`, behind which bytes go both ways. A step comes back where a filter refuses the response.
+pub fn respond_with_upgrade(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Option<Step>, Abort> {
+    keep_error_status(request);
+    match Chain::of_response(request) {
+        Ok(_) => {} // what filters would do to a body has none to do it to
+        Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
+        Err(Refused::Abort(abort)) => return Err(abort),
+    }
+    log::response(request);
+    exchange.send_head(request)?;
+    Ok(None)
+}
+
+/// What answers for an error has the error's status, unless `error_page` says otherwise.
+fn keep_error_status(request: &mut Request) {
+    if request.course.error_status != 0 {
+        request.response.status = request.course.error_status;
+        request.response.status_text = None;
+    }
 }
 
 /// The next piece of a source; `None` at the body's end. What the client has not been sent yet leaves before more is waited

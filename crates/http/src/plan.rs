@@ -166,6 +166,8 @@ pub struct Server {
     pub named: Map<Bytes, Arc<Plan>>,
     /// Directives that hold for a connection or a request's head.
     pub core: Arc<ServerCore>,
+    /// Whether anything in it answers CONNECT, which is refused elsewhere before any of it is asked.
+    pub allows_connect: bool,
     /// TLS as it wants it; `None` where it has no certificate.
     pub tls: Option<Arc<ServerTls>>,
     /// Its certificates, where their names hold variables.

@@ -35,4 +35,5 @@ pub mod secure_link;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
+pub mod tunnel;
 pub mod upstream;

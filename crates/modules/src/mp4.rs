@@ -152,6 +152,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         leaves_to_files: true,
         stays_in_limit_except: false,
         adds_slash: false,
+        answers_connect: false,
     }))
 }
 

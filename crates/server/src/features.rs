@@ -25,7 +25,7 @@ use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
     headers_more, health_check, index, limit_conn, limit_req, metrics, mirror, mp4, post_action,
     precompressed, proxy, random_index, realip, referer, rewrite, static_file, stub_status,
-    try_files, upstream,
+    try_files, tunnel, upstream,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -145,6 +145,10 @@ pub const FEATURES: Modules = Modules(&[
     .survey(proxy::survey)
     .plan(proxy::check, &[])
     .content("proxy_pass", proxy::content),
+    Entry::of(&[tunnel::DIRECTIVES])
+        .named(&["ngx_http_tunnel_module"])
+        .plan(tunnel::check, &[])
+        .content("tunnel_pass", tunnel::content),
     Entry::of(&[static_file::HANDLERS])
         .named(&["ngx_http_empty_gif_module"])
         .content("empty_gif", static_file::empty_gif),

@@ -423,7 +423,9 @@ impl H1 {
             self.connection.stream.set_sendfile_chunk(chunk);
         }
         let without_body = request.method == Method::Head
-            || matches!(request.response.status, 204 | 304 | 100..=199);
+            || matches!(request.response.status, 204 | 304 | 100..=199)
+            // What follows is no body (RFC 9110, section 9.3.6).
+            || request.method == Method::Connect && request.response.status < 300;
         let unknown = request.response.content_length.is_none();
         if !without_body && (unknown || request.response.expect_trailers) {
             if self.version >= Version::Http11 && plan.core.chunked_transfer_encoding {

@@ -40,7 +40,9 @@ pub fn head(request: &Request) {
     );
     for (name, value) in request.headers() {
         // Passwords do not belong into logs.
-        let secret = name.eq_ignore_ascii_case(Known::Authorization.name().as_bytes());
+        let secret = [Known::Authorization, Known::ProxyAuthorization]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()));
         let value = if secret { b"(not shown)" } else { value };
         let (name, value) = (Printable(name), Printable(value));
         error!(request, Debug, "http header: \"{name}: {value}\"");

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
-use http::credentials::Credentials;
+use http::credentials::{Challenge, Credentials};
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::module::{Check, Module, Ran, Verdict};
@@ -27,7 +27,6 @@ use http::request::Request;
 use http::tasks::{Task, TaskKind};
 use http::text::Text;
 use http::variables::Compiling as _;
-use proto::header::Known;
 
 use self::password::{Check as PasswordCheck, Scheme};
 use self::users::ReadError;
@@ -110,10 +109,7 @@ impl Check for AuthBasic {
         if realm == "off" {
             return Ran::Now(Ok(Verdict::Declined));
         }
-        let credentials = request
-            .header(Known::Authorization)
-            .and_then(Credentials::parse);
-        let Some(credentials) = credentials else {
+        let Some(credentials) = Credentials::of(request) else {
             log::error!(
                 request,
                 Info,
@@ -210,6 +206,7 @@ fn unreadable(request: &Request, path: &Path, error: &ReadError) -> Verdict {
 /// Refuses access and says what would grant it.
 fn challenge(request: &mut Request, realm: &[u8]) -> Verdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
-    request.response.add("WWW-Authenticate", value);
-    Verdict::Refused(401)
+    let challenge = Challenge::of(request);
+    request.response.add(challenge.field, value);
+    Verdict::Refused(challenge.status)
 }

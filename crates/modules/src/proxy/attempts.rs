@@ -122,6 +122,18 @@ impl Attempts {
         Attempts::begin(request, Vec::new())
     }
 
+    /// New ones behind the tries of an earlier pass, if there was one.
+    pub fn begin_anew(request: &mut Request) -> Rc<Attempts> {
+        let mut attempts = match Attempts::of(request) {
+            Some(earlier) => earlier.borrow_mut().take(),
+            None => Vec::new(),
+        };
+        if !attempts.is_empty() {
+            attempts.push(Attempt::default());
+        }
+        Attempts::begin(request, attempts)
+    }
+
     /// New ones behind these tries, which an earlier pass has made.
     pub fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
         let history = History {

@@ -3,6 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::upstream::Lease;
 use ::upstream::pool::{self, Connection, Made};
@@ -12,11 +13,11 @@ use engine::net::SocketOptions;
 use framework::generation::Local;
 use transport::Transport;
 
-use super::{Outgoing, Proxy, Settings};
+use super::{Proxy, Reach};
 use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer.
-pub(super) struct UpstreamConnection {
+pub(crate) struct UpstreamConnection {
     pub(super) stream: Transport,
     made: Made,
     /// What it sent, or how it ended, while the request was still being sent.
@@ -26,26 +27,26 @@ pub(super) struct UpstreamConnection {
     /// The peer, as long as it has the request; once it has answered.
     pub(super) lease: Option<Lease>,
     /// What is learned of the session as soon as the last byte of the answer has come.
-    pub(super) at_end: Option<AtEnd>,
+    pub(crate) at_end: Option<AtEnd>,
     /// Where it goes once its answer has come whole.
     home: Rc<Home>,
 }
 
 /// Where connections are kept that have served one request and may serve another.
-pub(super) struct Home {
-    pub(super) local: Rc<Local>,
-    pub(super) group: Arc<Group>,
+pub(crate) struct Home {
+    pub(crate) local: Rc<Local>,
+    pub(crate) group: Arc<Group>,
 }
 
 impl UpstreamConnection {
     /// A request may be sent over it.
     pub(super) fn over(
         connection: Connection,
-        settings: &Settings,
+        send_timeout: Duration,
         home: Rc<Home>,
     ) -> UpstreamConnection {
         let Connection { transport, made } = connection;
-        transport.set_send_timeout(settings.send_timeout);
+        transport.set_send_timeout(send_timeout);
         UpstreamConnection {
             stream: transport,
             made,
@@ -75,7 +76,7 @@ impl UpstreamConnection {
 }
 
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
-pub(super) fn terms(proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes {
+pub(super) fn terms(proxy: &Proxy, group: &Group, reach: &Reach) -> Bytes {
     let Some(keepalive) = group.shared.keepalive else {
         return Bytes::new();
     };
@@ -83,14 +84,14 @@ pub(super) fn terms(proxy: &Proxy, group: &Group, outgoing: &Outgoing) -> Bytes 
         true => proxy.place.clone(),
         false => Bytes::new(),
     };
-    if outgoing.secured.is_none() && outgoing.socket.options == SocketOptions::default() {
+    if reach.secured.is_none() && reach.socket.options == SocketOptions::default() {
         return place;
     }
     let mut terms = place.to_vec();
-    if outgoing.socket.options != SocketOptions::default() {
-        terms.extend_from_slice(format!(" {:?}", outgoing.socket.options).as_bytes());
+    if reach.socket.options != SocketOptions::default() {
+        terms.extend_from_slice(format!(" {:?}", reach.socket.options).as_bytes());
     }
-    if let Some(secured) = &outgoing.secured {
+    if let Some(secured) = &reach.secured {
         terms.extend_from_slice(b" by ");
         secured.append_terms(&mut terms);
     }

@@ -15,37 +15,37 @@ use super::store::{self, StoreLine};
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// What the modules have in common. nginx's manual says it under each of their names.
-pub(super) struct Family {
-    pub(super) hide_header: Setting<Vec<Word>>,
-    pub(super) pass_header: Setting<Vec<Word>>,
-    pub(super) ignore_headers: Setting<Vec<Word>>,
-    pub(super) bind: Setting<BindLine>,
-    pub(super) next_upstream: Setting<Causes>,
-    pub(super) next_upstream_tries: Setting<u64>,
-    pub(super) next_upstream_timeout: Setting<Duration>,
-    pub(super) connect_timeout: Setting<Duration>,
-    pub(super) send_timeout: Setting<Duration>,
-    pub(super) read_timeout: Setting<Duration>,
-    pub(super) buffering: Setting<bool>,
-    pub(super) request_buffering: Setting<bool>,
-    pub(super) pass_request_headers: Setting<bool>,
-    pub(super) pass_request_body: Setting<bool>,
-    pub(super) intercept_errors: Setting<bool>,
-    pub(super) ignore_client_abort: Setting<bool>,
-    pub(super) buffer_size: Setting<u64>,
-    pub(super) force_ranges: Setting<bool>,
-    pub(super) limit_rate: Setting<WrittenSize>,
-    pub(super) socket_keepalive: Setting<bool>,
-    pub(super) socket_rcvbuf: Setting<u64>,
-    pub(super) socket_sndbuf: Setting<u64>,
-    pub(super) send_lowat: Setting<u64>,
-    pub(super) store: Setting<StoreLine>,
-    pub(super) store_access: Setting<u32>,
+pub(crate) struct Family {
+    pub(crate) hide_header: Setting<Vec<Word>>,
+    pub(crate) pass_header: Setting<Vec<Word>>,
+    pub(crate) ignore_headers: Setting<Vec<Word>>,
+    pub(crate) bind: Setting<BindLine>,
+    pub(crate) next_upstream: Setting<Causes>,
+    pub(crate) next_upstream_tries: Setting<u64>,
+    pub(crate) next_upstream_timeout: Setting<Duration>,
+    pub(crate) connect_timeout: Setting<Duration>,
+    pub(crate) send_timeout: Setting<Duration>,
+    pub(crate) read_timeout: Setting<Duration>,
+    pub(crate) buffering: Setting<bool>,
+    pub(crate) request_buffering: Setting<bool>,
+    pub(crate) pass_request_headers: Setting<bool>,
+    pub(crate) pass_request_body: Setting<bool>,
+    pub(crate) intercept_errors: Setting<bool>,
+    pub(crate) ignore_client_abort: Setting<bool>,
+    pub(crate) buffer_size: Setting<u64>,
+    pub(crate) force_ranges: Setting<bool>,
+    pub(crate) limit_rate: Setting<WrittenSize>,
+    pub(crate) socket_keepalive: Setting<bool>,
+    pub(crate) socket_rcvbuf: Setting<u64>,
+    pub(crate) socket_sndbuf: Setting<u64>,
+    pub(crate) send_lowat: Setting<u64>,
+    pub(crate) store: Setting<StoreLine>,
+    pub(crate) store_access: Setting<u32>,
 }
 
 impl Family {
     /// The directives that begin with this prefix.
-    pub(super) const fn of(prefix: &'static str) -> Family {
+    pub(crate) const fn of(prefix: &'static str) -> Family {
         Family {
             hide_header: Setting::family(prefix, "hide_header", &["field"], words)
                 .contexts(HSL)
@@ -164,17 +164,17 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
 
 /// Why a try failed, or a set of such causes: what `*_next_upstream` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Causes(u16);
+pub(crate) struct Causes(u16);
 
 impl Causes {
     const NONE: Causes = Causes(0);
-    pub(super) const ERROR: Causes = Causes(1);
-    pub(super) const TIMEOUT: Causes = Causes(1 << 1);
-    pub(super) const INVALID_HEADER: Causes = Causes(1 << 2);
+    pub(crate) const ERROR: Causes = Causes(1);
+    pub(crate) const TIMEOUT: Causes = Causes(1 << 1);
+    pub(crate) const INVALID_HEADER: Causes = Causes(1 << 2);
     /// The request may have changed something, which a second one would do again.
-    pub(super) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
+    pub(crate) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
     /// No peer was left to try. No directive names it.
-    pub(super) const NO_LIVE: Causes = Causes(1 << 4);
+    pub(crate) const NO_LIVE: Causes = Causes(1 << 4);
     const OFF: Causes = Causes(1 << 5);
     const HTTP_500: Causes = Causes(1 << 6);
     const HTTP_502: Causes = Causes(1 << 7);
@@ -185,7 +185,7 @@ impl Causes {
     const HTTP_429: Causes = Causes(1 << 12);
 
     /// The cause that an answer with this status may be.
-    pub(super) fn of_status(status: u16) -> Option<Causes> {
+    pub(crate) fn of_status(status: u16) -> Option<Causes> {
         Some(match status {
             500 => Causes::HTTP_500,
             502 => Causes::HTTP_502,
@@ -199,36 +199,56 @@ impl Causes {
     }
 
     /// Whether the peer is not to blame: what it lacks, another may have.
-    pub(super) fn is_harmless(self) -> bool {
+    pub(crate) fn is_harmless(self) -> bool {
         matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
     }
 
-    pub(super) fn with(self, other: Causes) -> Causes {
+    pub(crate) fn with(self, other: Causes) -> Causes {
         Causes(self.0 | other.0)
     }
 
-    pub(super) fn contains(self, other: Causes) -> bool {
+    pub(crate) fn contains(self, other: Causes) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
+/// What every module knows.
+const CAUSES_OF_CONNECTIONS: [(&str, Causes); 3] = [
+    ("error", Causes::ERROR),
+    ("timeout", Causes::TIMEOUT),
+    ("off", Causes::OFF),
+];
+
+/// What those know beside that whose upstreams answer requests.
+const CAUSES_OF_ANSWERS: [(&str, Causes); 9] = [
+    ("invalid_header", Causes::INVALID_HEADER),
+    ("non_idempotent", Causes::NON_IDEMPOTENT),
+    ("http_500", Causes::HTTP_500),
+    ("http_502", Causes::HTTP_502),
+    ("http_503", Causes::HTTP_503),
+    ("http_504", Causes::HTTP_504),
+    ("http_403", Causes::HTTP_403),
+    ("http_404", Causes::HTTP_404),
+    ("http_429", Causes::HTTP_429),
+];
+
+/// `*_next_upstream` where upstreams answer requests.
 fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    causes_among(setter, &[&CAUSES_OF_CONNECTIONS, &CAUSES_OF_ANSWERS])
+}
+
+/// `*_next_upstream` where all that can fail is the connection.
+pub(crate) fn causes_of_connections(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    causes_among(setter, &[&CAUSES_OF_CONNECTIONS])
+}
+
+fn causes_among(setter: &Setter<'_>, known: &[&[(&str, Causes)]]) -> Result<Causes, Fault> {
     let mut causes = Causes::NONE;
     for word in setter.lines().iter().flat_map(|line| &line.args) {
-        let cause = match &*word.bytes.to_ascii_lowercase() {
-            b"error" => Causes::ERROR,
-            b"timeout" => Causes::TIMEOUT,
-            b"invalid_header" => Causes::INVALID_HEADER,
-            b"non_idempotent" => Causes::NON_IDEMPOTENT,
-            b"http_500" => Causes::HTTP_500,
-            b"http_502" => Causes::HTTP_502,
-            b"http_503" => Causes::HTTP_503,
-            b"http_504" => Causes::HTTP_504,
-            b"http_403" => Causes::HTTP_403,
-            b"http_404" => Causes::HTTP_404,
-            b"http_429" => Causes::HTTP_429,
-            b"off" => Causes::OFF,
-            _ => return Err(Fault::invalid_value(word)),
+        let mut known = known.iter().copied().flatten();
+        let is_it = |(name, _): &&(&str, Causes)| word.bytes.eq_ignore_ascii_case(name.as_bytes());
+        let Some((_, cause)) = known.find(is_it).copied() else {
+            return Err(Fault::invalid_value(word));
         };
         if causes.contains(cause) {
             setter.warn(word, format!("duplicate value \"{}\"", word.text()));
@@ -242,7 +262,7 @@ fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
 }
 
 /// `*_bind` as written.
-pub(super) enum BindLine {
+pub(crate) enum BindLine {
     Off,
     Fixed {
         address: SocketAddr,
@@ -289,7 +309,7 @@ fn bind(setter: &Setter<'_>) -> Result<BindLine, Fault> {
 }
 
 /// An IP address with or without a port, IPv6 in brackets where a port follows.
-pub(super) fn local_address(text: &[u8]) -> Option<SocketAddr> {
+pub(crate) fn local_address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text
         .strip_prefix('[')

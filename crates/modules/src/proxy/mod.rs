@@ -10,20 +10,20 @@ pub mod answer;
 pub mod attempts;
 mod body;
 mod buffers;
-mod connection;
+pub(crate) mod connection;
 mod cookies;
-mod family;
+pub(crate) mod family;
 mod head;
 mod pace;
 pub mod probe;
 mod response;
 mod settings;
-mod socket;
-mod ssl;
-mod store;
-mod target;
+pub(crate) mod socket;
+pub(crate) mod ssl;
+pub(crate) mod store;
+pub(crate) mod target;
 mod trailers;
-mod tunnel;
+pub(crate) mod tunnel;
 pub mod variables;
 
 use std::io;
@@ -109,24 +109,98 @@ impl From<Abort> for AttemptError {
     }
 }
 
+/// What a module says of asking upstreams, whatever it asks them.
+#[derive(Clone, Copy)]
+pub(super) struct Tries {
+    pub(super) connect_timeout: Duration,
+    pub(super) send_timeout: Duration,
+    pub(super) ignore_client_abort: bool,
+    /// After which failures the next peer is asked.
+    pub(super) next_upstream: Causes,
+    /// 0 is no limit.
+    pub(super) next_upstream_tries: usize,
+    /// Zero is no limit.
+    pub(super) next_upstream_timeout: Duration,
+}
+
+/// How a request reaches its peers.
+pub(super) struct Reach {
+    /// How their URLs begin in log lines.
+    pub(super) scheme: &'static [u8],
+    /// How they end.
+    pub(super) uri: Bytes,
+    pub(super) socket: RequestSocket,
+    /// TLS, where peers speak it.
+    pub(super) secured: Option<Secured>,
+    /// What another request must agree on to use the same connection.
+    pub(super) terms: Bytes,
+}
+
+/// What is said to a peer once there is a connection to it, and what it answers.
+pub(super) trait Conversation {
+    /// What comes of it.
+    type Answer;
+
+    /// Has it.
+    fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> impl Future<Output = Result<Self::Answer, AttemptError>>;
+
+    /// The status of an answer that may be as bad as none.
+    fn status(&self, answer: &Self::Answer) -> Option<u16>;
+
+    /// Whether it can begin anew with another peer though this one may have heard some of it.
+    fn can_be_repeated(&self) -> bool;
+}
+
+/// All that is the same for each peer that a request tries.
+pub(super) struct Asking<'a, C> {
+    pub(super) tries: Tries,
+    pub(super) reach: &'a Reach,
+    pub(super) conversation: C,
+    pub(super) home: &'a Rc<Home>,
+}
+
 /// A request as peers get it.
 struct Outgoing {
     head: Bytes,
-    /// The URI in it, for log lines.
-    uri: Bytes,
     /// Whether it asks for another protocol, as the client's does.
     upgrade: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent
     /// again.
     begun: Option<Pieces>,
-    /// What sockets it is sent by.
-    socket: RequestSocket,
-    /// TLS, where peers speak it.
-    secured: Option<Secured>,
-    /// How the URL of log lines begins.
-    scheme: Scheme,
-    /// What another request must agree on to use the same connection.
-    terms: Bytes,
+}
+
+/// A request of HTTP/1 and its answer.
+struct HttpConversation<'a> {
+    settings: &'a Settings,
+    outgoing: &'a Outgoing,
+}
+
+impl Conversation for HttpConversation<'_> {
+    type Answer = UpstreamResponse;
+
+    /// Sends the request, reads the head of the answer.
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        send(request, exchange, self.settings, peer, self.outgoing).await?;
+        response::read(request, exchange, self.settings, peer).await
+    }
+
+    fn status(&self, answer: &UpstreamResponse) -> Option<u16> {
+        Some(answer.head.status())
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        self.outgoing.begun.is_none()
+    }
 }
 
 /// Passes a request on and gives the answer back.
@@ -172,7 +246,7 @@ async fn serve(
 }
 
 /// Ends what was asked of upstreams with a status; its page is what is being sent then.
-fn finish(request: &mut Request, status: u16) -> Step {
+pub(super) fn finish(request: &mut Request, status: u16) -> Step {
     request.activity.doing = WHILE_SENDING_ON;
     Step::Finish(status)
 }
@@ -194,18 +268,21 @@ async fn pass_on(
         },
         _ => None,
     };
-    let mut outgoing = match head::write(request, proxy, target, buffered) {
-        Ok(written) => Outgoing {
-            uri: written.head.slice(written.uri),
-            head: written.head,
-            upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
-            begun,
-            socket: settings.socket.of_request(request),
-            secured,
-            scheme: target.scheme,
-            terms: Bytes::new(),
-        },
+    let written = match head::write(request, proxy, target, buffered) {
+        Ok(written) => written,
         Err(status) => return Ok(Step::Finish(status)),
+    };
+    let outgoing = Outgoing {
+        head: written.head.clone(),
+        upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
+        begun,
+    };
+    let mut reach = Reach {
+        scheme: target.scheme.text(),
+        uri: written.head.slice(written.uri),
+        socket: settings.socket.of_request(request),
+        secured,
+        terms: Bytes::new(),
     };
     let ignore_abort = settings.ignore_client_abort;
     let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
@@ -216,21 +293,23 @@ async fn pass_on(
             return Err(request.client_left(exchange));
         }
     };
-    outgoing.terms = terms(proxy, &group, &outgoing);
+    reach.terms = terms(proxy, &group, &reach);
     let mut selection = group.select(request, settings.next_upstream_tries);
     let home = Rc::new(Home {
         local: Rc::clone(&request.local),
         group,
     });
-    let asking = ask(
-        request,
-        exchange,
-        &settings,
-        &mut selection,
-        &outgoing,
-        &home,
-    );
-    let (mut peer, mut answer) = match asking.await? {
+    let asking = Asking {
+        tries: settings.tries(),
+        reach: &reach,
+        conversation: HttpConversation {
+            settings: &settings,
+            outgoing: &outgoing,
+        },
+        home: &home,
+    };
+    let asked = ask(request, exchange, &mut selection, &asking).await?;
+    let (mut peer, mut answer) = match asked {
         Ok(answered) => answered,
         Err(status) => return Ok(finish(request, status)),
     };
@@ -244,7 +323,7 @@ async fn pass_on(
     if answer.head.is_upgrade() {
         peer.at_end = selection.at_end(request);
         return match outgoing.upgrade {
-            true => tunnel::run(request, exchange, &settings, peer, answer).await,
+            true => tunnel::upgrade(request, exchange, &settings, peer, answer).await,
             false => Ok(response::refuse_upgrade(request)),
         };
     }
@@ -318,33 +397,20 @@ fn show(request: &mut Request, target: &target::Target) {
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
 fn begin(request: &mut Request, target: &target::Target) {
-    let mut attempts = match Attempts::of(request) {
-        Some(earlier) => earlier.borrow_mut().take(),
-        None => Vec::new(),
-    };
-    if !attempts.is_empty() {
-        attempts.push(Attempt::default());
-    }
-    Attempts::begin(request, attempts);
+    Attempts::begin_anew(request);
     *request.pass.enter(&TARGET) = ShownTarget::of(target);
 }
 
 /// Tries peers until one answers. The inner error is a status to answer with.
-async fn ask(
+pub(super) async fn ask<C: Conversation>(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
     selection: &mut Selection,
-    outgoing: &Outgoing,
-    home: &Rc<Home>,
-) -> Result<Result<(UpstreamConnection, UpstreamResponse), u16>, Abort> {
+    asking: &Asking<'_, C>,
+) -> Result<Result<(UpstreamConnection, C::Answer), u16>, Abort> {
     let began = engine::now();
     loop {
-        match attempt(
-            request, exchange, settings, selection, outgoing, home, began,
-        )
-        .await
-        {
+        match attempt(request, exchange, selection, asking, began).await {
             Ok((mut peer, answer)) => {
                 peer.lease = selection.answered();
                 if let Some(lease) = &mut peer.lease {
@@ -356,7 +422,7 @@ async fn ask(
             }
             Err(AttemptError::Failed(failure)) => {
                 note_failure(request, selection, &failure);
-                if !may_try_next(request, settings, selection, outgoing, &failure, began) {
+                if !may_try_next(request, selection, asking, &failure, began) {
                     return Ok(Err(failure.status));
                 }
             }
@@ -409,11 +475,10 @@ fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Fail
 }
 
 /// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`).
-fn may_try_next(
+fn may_try_next<C: Conversation>(
     request: &Request,
-    settings: &Settings,
     selection: &Selection,
-    outgoing: &Outgoing,
+    asking: &Asking<'_, C>,
     failure: &Failure,
     began: Instant,
 ) -> bool {
@@ -422,48 +487,46 @@ fn may_try_next(
         true => failure.cause.with(Causes::NON_IDEMPOTENT),
         false => failure.cause,
     };
-    let timeout = settings.next_upstream_timeout;
+    let timeout = asking.tries.next_upstream_timeout;
     selection.tries_left() > 0
-        && settings.next_upstream.contains(cause)
-        && (outgoing.begun.is_none() || !failure.sent)
+        && asking.tries.next_upstream.contains(cause)
+        && (asking.conversation.can_be_repeated() || !failure.sent)
         && (timeout.is_zero() || engine::now().saturating_duration_since(began) < timeout)
 }
 
-/// One try: connects to a peer, sends the request, reads the head of the answer.
-async fn attempt(
+/// One try: connects to a peer and talks to it.
+async fn attempt<C: Conversation>(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
     selection: &mut Selection,
-    outgoing: &Outgoing,
-    home: &Rc<Home>,
+    asking: &Asking<'_, C>,
     began: Instant,
-) -> Result<(UpstreamConnection, UpstreamResponse), AttemptError> {
-    let waited = wait_for_turn(request, exchange, settings, selection).await?;
-    let address = choose(request, selection, outgoing, &waited)?;
+) -> Result<(UpstreamConnection, C::Answer), AttemptError> {
+    let (tries, home) = (&asking.tries, asking.home);
+    let waited = wait_for_turn(request, exchange, tries, selection).await?;
+    let address = choose(request, selection, asking.reach, &waited)?;
     log::error!(request, Debug, "http upstream connect: {address}");
     let group = &home.group.shared;
-    let (mut peer, kept) = match pool::take(&home.local, group, &address, &outgoing.terms) {
+    let (mut peer, kept) = match pool::take(&home.local, group, &address, &asking.reach.terms) {
         Some(connection) => {
             note(request, |attempt, _| {
                 attempt.connect_time = Some(Duration::ZERO)
             });
             let home = Rc::clone(home);
-            (UpstreamConnection::over(connection, settings, home), true)
+            let send_timeout = tries.send_timeout;
+            let peer = UpstreamConnection::over(connection, send_timeout, home);
+            (peer, true)
         }
-        None => (
-            connect(request, exchange, settings, &address, outgoing, home).await?,
-            false,
-        ),
+        None => (connect(request, exchange, &address, asking).await?, false),
     };
-    let asked = converse(request, exchange, settings, &mut peer, outgoing).await;
+    let asked = asking.conversation.talk(request, exchange, &mut peer).await;
     let answer = asked.map_err(|error| match error {
         AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
         error => error,
     })?;
-    let status = answer.head.status();
     // An answer that is as bad as none counts as none while there is another peer to try.
-    if let Some(cause) = Causes::of_status(status)
+    if let Some(status) = asking.conversation.status(&answer)
+        && let Some(cause) = Causes::of_status(status)
         && selection.tries_left() > 1
     {
         let failure = Failure {
@@ -473,23 +536,11 @@ async fn attempt(
             sent: true,
             kept,
         };
-        if may_try_next(request, settings, selection, outgoing, &failure, began) {
+        if may_try_next(request, selection, asking, &failure, began) {
             return Err(AttemptError::Failed(failure));
         }
     }
     Ok((peer, answer))
-}
-
-/// Asks over a connection that stands: sends the request, reads the head of the answer.
-async fn converse(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    peer: &mut UpstreamConnection,
-    outgoing: &Outgoing,
-) -> Result<UpstreamResponse, AttemptError> {
-    send(request, exchange, settings, peer, outgoing).await?;
-    response::read(request, exchange, settings, peer).await
 }
 
 /// How a request has waited for a peer.
@@ -505,7 +556,7 @@ struct Waited {
 async fn wait_for_turn(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    tries: &Tries,
     selection: &mut Selection,
 ) -> Result<Waited, AttemptError> {
     let Some(queueing) = selection.queueing() else {
@@ -531,7 +582,7 @@ async fn wait_for_turn(
         }
     };
     let waiting = either(waiting, engine::sleep(queueing.timeout));
-    let ended = match settings.ignore_client_abort {
+    let ended = match tries.ignore_client_abort {
         true => Ok(waiting.await),
         false => match either(waiting, exchange.client_gone()).await {
             Either::First(ended) => Ok(ended),
@@ -555,7 +606,7 @@ async fn wait_for_turn(
 fn choose(
     request: &mut Request,
     selection: &mut Selection,
-    outgoing: &Outgoing,
+    reach: &Reach,
     waited: &Waited,
 ) -> Result<Address, AttemptError> {
     let now = engine::now();
@@ -571,9 +622,9 @@ fn choose(
     let attempts = Attempts::enter(request);
     let mut seen = attempts.borrow_mut();
     seen.asked_for = Some(AskedFor {
-        scheme: outgoing.scheme.text(),
+        scheme: reach.scheme,
         peer: name.clone(),
-        uri: outgoing.uri.clone(),
+        uri: reach.uri.clone(),
     });
     seen.started = Some(now);
     if address.is_some() {
@@ -597,18 +648,17 @@ fn choose(
     })
 }
 
-async fn connect(
+async fn connect<C>(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
     address: &Address,
-    outgoing: &Outgoing,
-    home: &Rc<Home>,
+    asking: &Asking<'_, C>,
 ) -> Result<UpstreamConnection, AttemptError> {
-    let deadline = engine::now() + settings.connect_timeout;
-    let options = &outgoing.socket.options;
+    let (tries, reach) = (&asking.tries, asking.reach);
+    let deadline = engine::now() + tries.connect_timeout;
+    let options = &reach.socket.options;
     let connecting = engine::net::connect_with(address, options, Some(deadline));
-    let connected = if settings.ignore_client_abort {
+    let connected = if tries.ignore_client_abort {
         connecting.await
     } else {
         match either(connecting, exchange.client_gone()).await {
@@ -625,18 +675,17 @@ async fn connect(
             }
             let connection = Connection {
                 transport: stream.into(),
-                made: Made::now(address.clone(), outgoing.terms.clone()),
+                made: Made::now(address.clone(), reach.terms.clone()),
             };
-            let peer = UpstreamConnection::over(connection, settings, Rc::clone(home));
-            if let Some(secured) = &outgoing.secured {
-                secure(request, exchange, settings, &peer, secured, deadline).await?;
+            let home = Rc::clone(asking.home);
+            let peer = UpstreamConnection::over(connection, tries.send_timeout, home);
+            if let Some(secured) = &reach.secured {
+                secure(request, exchange, tries, &peer, secured, deadline).await?;
             }
             note(request, |attempt, elapsed| attempt.connect_time = elapsed);
             Ok(peer)
         }
-        Err(error) if outgoing.socket.is_refused(request, &error) => {
-            Err(AttemptError::Refused(500))
-        }
+        Err(error) if reach.socket.is_refused(request, &error) => Err(AttemptError::Refused(500)),
         Err(ConnectError { error, .. }) => Err(AttemptError::Failed(Failure {
             sent: false,
             ..match address {
@@ -651,13 +700,13 @@ async fn connect(
 async fn secure(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    tries: &Tries,
     peer: &UpstreamConnection,
     secured: &Secured,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
     let shaking = ssl::shake_hands(request, peer, secured, deadline);
-    if settings.ignore_client_abort {
+    if tries.ignore_client_abort {
         return shaking.await;
     }
     match either(shaking, exchange.client_gone()).await {
@@ -891,7 +940,7 @@ async fn push_file(
 }
 
 /// Writes down something of the try under way, with the time since it began.
-fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
+pub(super) fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
     if let Some(attempts) = Attempts::of(request) {
         attempts.borrow_mut().note(write);
     }

@@ -24,7 +24,8 @@ use super::family::Causes;
 use super::response::{self, UpstreamResponse};
 use super::target::Scheme;
 use super::{
-    AttemptError, Outgoing, Proxy, READING_BODY, SENDING, begin, connect, converse, head, note,
+    Asking, AttemptError, Conversation as _, HttpConversation, Outgoing, Proxy, READING_BODY,
+    Reach, SENDING, begin, connect, head, note,
 };
 use crate::upstream::Group;
 
@@ -94,22 +95,21 @@ impl Probe<'_> {
     ) -> Result<Reply, Unanswered> {
         if let Some(Kept { mut peer, since }) = kept {
             (peer.early, peer.asked) = (None, false);
-            let outgoing = self.outgoing(request).await?;
+            let (outgoing, _) = self.outgoing(request).await?;
             // It may have ended meanwhile, which says nothing of the peer.
             match self.talk(request, peer, since, &outgoing).await {
                 Err(Failed { cause, .. }) if cause == Causes::ERROR => {}
                 outcome => return outcome.map_err(Unanswered::from),
             }
         }
-        let outgoing = self.outgoing(request).await?;
-        let peer = self.connect(request, &outgoing).await;
-        let peer = peer?;
+        let (outgoing, reach) = self.outgoing(request).await?;
+        let peer = self.connect(request, &outgoing, &reach).await?;
         let talked = self.talk(request, peer, engine::now(), &outgoing).await;
         talked.map_err(Unanswered::from)
     }
 
     /// The request, and what its connection is made by. The tries of the request begin anew.
-    async fn outgoing(&self, request: &mut Request) -> Result<Outgoing, Unanswered> {
+    async fn outgoing(&self, request: &mut Request) -> Result<(Outgoing, Reach), Unanswered> {
         let settings = &self.proxy.settings;
         let target = self.proxy.target(request);
         let target = target.map_err(|_| Unanswered::NotAsked)?;
@@ -127,35 +127,44 @@ impl Probe<'_> {
             }
             _ => None,
         };
-        Ok(Outgoing {
+        let outgoing = Outgoing {
             head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
-            uri: Bytes::copy_from_slice(self.uri),
             upgrade: false,
             begun: None,
+        };
+        let reach = Reach {
+            scheme: target.scheme.text(),
+            uri: Bytes::copy_from_slice(self.uri),
             socket: settings.socket.of_request(request),
             secured,
-            scheme: target.scheme,
             terms: Bytes::new(),
-        })
+        };
+        Ok((outgoing, reach))
     }
 
     async fn connect(
         &self,
         request: &mut Request,
         outgoing: &Outgoing,
+        reach: &Reach,
     ) -> Result<UpstreamConnection, Unanswered> {
         let home = Rc::new(Home {
             local: Rc::clone(&request.local),
             group: Arc::clone(self.group),
         });
         let settings = &self.proxy.settings;
-        let (mut sink, address) = (Exchange::sink(), &self.address);
-        connect(request, &mut sink, settings, address, outgoing, &home)
-            .await
-            .map_err(|error| match error {
-                AttemptError::Failed(_) => Failed::of(request, error).into(),
-                AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
-            })
+        let asking = Asking {
+            tries: settings.tries(),
+            reach,
+            conversation: HttpConversation { settings, outgoing },
+            home: &home,
+        };
+        let mut sink = Exchange::sink();
+        let connected = connect(request, &mut sink, &self.address, &asking).await;
+        connected.map_err(|error| match error {
+            AttemptError::Failed(_) => Failed::of(request, error).into(),
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
+        })
     }
 
     /// Sends the request and reads the head of the answer.
@@ -169,7 +178,8 @@ impl Probe<'_> {
         let settings = &self.proxy.settings;
         let deadline = engine::now() + settings.read_timeout;
         let mut sink = Exchange::sink();
-        let talking = converse(request, &mut sink, settings, &mut peer, outgoing);
+        let conversation = HttpConversation { settings, outgoing };
+        let talking = conversation.talk(request, &mut sink, &mut peer);
         let talked = either(talking, engine::sleep(settings.read_timeout)).await;
         let mut answer = match talked {
             Either::First(Ok(answer)) => answer,

@@ -21,6 +21,7 @@ use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
 use http::variables::Compiling as _;
 
+use super::Tries;
 use super::buffers::{self, Buffers};
 use super::cookies::{self, Cookies};
 use super::family::{Causes, Family};
@@ -343,6 +344,18 @@ impl Feature for Settings {
 }
 
 impl Settings {
+    /// What of these is about asking upstreams at all.
+    pub(super) fn tries(&self) -> Tries {
+        Tries {
+            connect_timeout: self.connect_timeout,
+            send_timeout: self.send_timeout,
+            ignore_client_abort: self.ignore_client_abort,
+            next_upstream: self.next_upstream,
+            next_upstream_tries: self.next_upstream_tries,
+            next_upstream_timeout: self.next_upstream_timeout,
+        }
+    }
+
     /// Whether the upstream gets the client's body.
     pub(super) fn passes_body(&self) -> bool {
         self.pass_request_body && self.body.is_none()
@@ -377,6 +390,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         leaves_to_files: false,
         stays_in_limit_except: true,
         adds_slash: true,
+        answers_connect: false,
     }))
 }
 

@@ -25,7 +25,7 @@ enum Bind {
 }
 
 /// What a scope says about sockets.
-pub(super) struct SocketSettings {
+pub(crate) struct SocketSettings {
     bind: Bind,
     transparent: bool,
     keepalive: bool,
@@ -35,15 +35,15 @@ pub(super) struct SocketSettings {
 
 /// What the sockets of one request are to be.
 #[derive(Default)]
-pub(super) struct RequestSocket {
-    pub(super) options: SocketOptions,
+pub(crate) struct RequestSocket {
+    pub(crate) options: SocketOptions,
     /// The local address as the configuration has it, for log lines.
     name: Bytes,
 }
 
 impl SocketSettings {
     /// What this scope says.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
         family: &Family,
@@ -71,7 +71,7 @@ impl SocketSettings {
     }
 
     /// What it means for a request.
-    pub(super) fn of_request(&self, request: &mut Request) -> RequestSocket {
+    pub(crate) fn of_request(&self, request: &mut Request) -> RequestSocket {
         let (from, name) = match &self.bind {
             Bind::Nothing => (None, Bytes::new()),
             Bind::Fixed(address, name) => (Some(*address), name.clone()),
@@ -100,7 +100,7 @@ impl SocketSettings {
 
 impl RequestSocket {
     /// Whether there is no socket to connect with, which is no peer's fault: the log is told.
-    pub(super) fn is_refused(&self, request: &Request, error: &ConnectError) -> bool {
+    pub(crate) fn is_refused(&self, request: &Request, error: &ConnectError) -> bool {
         let ConnectError { step, error } = error;
         let error = log::Errno(error);
         match step {

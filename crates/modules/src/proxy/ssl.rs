@@ -431,7 +431,7 @@ struct Varying {
 }
 
 /// TLS as one request wants it.
-pub(super) struct Secured {
+pub(crate) struct Secured {
     config: Arc<ClientConfig>,
     /// What is sent, and what sessions are kept by.
     server_name: ServerName<'static>,

@@ -37,7 +37,7 @@ use crate::rename::{Done, Rename, remove_temporary, shown};
 const QUEUED_MAX: usize = 64 * 1024;
 
 /// `*_store` as written.
-pub(super) enum StoreLine {
+pub(crate) enum StoreLine {
     Off,
     On,
     Path(Template),

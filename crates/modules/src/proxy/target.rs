@@ -155,7 +155,7 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
 
 /// The servers of a target: those of a name are looked up now. The inner error is the status to
 /// answer with.
-pub(super) async fn locate(
+pub(crate) async fn locate(
     request: &Request,
     exchange: &mut Exchange,
     upstream: &Upstream,

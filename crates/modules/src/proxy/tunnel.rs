@@ -1,26 +1,43 @@
-//! Upgraded connections (WebSocket and others): bytes both ways until one side ends.
+//! Bytes both ways until one side ends: upgraded connections (WebSocket and others) and what `tunnel_pass` connects to.
+//!
+//! As in nginx the end of one side's bytes is the end of both ways.
 
 use std::cell::Cell;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use engine::select::{Either, either};
 use http::exchange::duplex::Duplex;
 use http::exchange::{Abort, Exchange};
 use http::log;
+use http::output;
 use http::request::{Request, Step};
 use proto::base64;
 use proto::header::Known;
 use sha1::{Digest, Sha1};
 
 use super::response::{self, READING, UpstreamResponse};
-use super::{BACKLOG_MAX, Settings, UpstreamConnection};
+use super::{BACKLOG_MAX, Settings, UpstreamConnection, note};
+
+/// What is being done, as log lines say it.
+const CARRYING: &str = "while proxying upgraded connection";
 
 /// What a key is hashed with (RFC 6455, section 1.3).
 const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
+/// What bounds a tunnel.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Silence in both ways for so long ends it.
+    pub(crate) read_timeout: Duration,
+    /// Bytes that wait for a side beyond which the other is not read on.
+    pub(crate) backlog_max: usize,
+}
+
 /// Answers 101 to the client and carries bytes both ways.
-pub(super) async fn run(
+pub(super) async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
     settings: &Arc<Settings>,
@@ -36,7 +53,25 @@ pub(super) async fn run(
         return Ok(Step::Finish(502));
     }
     response::copy_for_upgrade(request, settings, &answer);
-    exchange.send_head(request)?;
+    let limits = Limits {
+        read_timeout: settings.read_timeout,
+        backlog_max: BACKLOG_MAX,
+    };
+    run(request, exchange, limits, peer, answer.rest.into_bytes()).await
+}
+
+/// Sends the head in `request.response` to the client and carries bytes both ways; `received` has come from the peer with its
+/// answer, and is counted.
+pub(crate) async fn run(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    limits: Limits,
+    peer: UpstreamConnection,
+    received: Bytes,
+) -> Result<Step, Abort> {
+    if let Some(step) = output::respond_with_upgrade(request, exchange)? {
+        return Ok(step);
+    }
     let Some(client) = &exchange.upgrade() else {
         return Ok(Step::Finish(502));
     };
@@ -46,40 +81,48 @@ pub(super) async fn run(
         client.set_nodelay();
         Duplex::set_nodelay(upstream);
     }
-    let passed = Cell::new(answer.rest.len() as u64);
-    client.push(answer.rest.into_bytes());
+    let counted = received.len() as u64;
+    client.push(received);
     client.start_send();
     let active = Cell::new(engine::now());
-    let ended = either(
-        carry(upstream, client, settings.read_timeout, &active, &passed),
-        async {
-            let said = Cell::new(0);
-            carry(client, upstream, settings.read_timeout, &active, &said).await?;
-            if !client.ends_by_halves() {
-                return Ok(());
-            }
-            // What it has asked last is still answered.
-            upstream.drained(0).await?;
-            upstream.shutdown_write();
-            exchange.client_gone().await;
-            Ok(())
-        },
-    )
+    let way = |passed| Way {
+        limits,
+        active: &active,
+        passed: Cell::new(passed),
+    };
+    let (down, up) = (way(counted), way(0));
+    let ended = either(down.carry(upstream, client), async {
+        let ended = up.carry(client, upstream).await;
+        if !(matches!(ended, Ended::Said) && client.ends_by_halves()) {
+            return ended;
+        }
+        // What it has asked last is still answered.
+        if let Err(error) = upstream.drained(0).await {
+            return Ended::NotTaken(error);
+        }
+        upstream.shutdown_write();
+        exchange.client_gone().await;
+        Ended::Said
+    })
     .await;
-    request.sent.bytes += passed.get();
-    request.sent.body_bytes += passed.get();
-    let (Either::First(ended) | Either::Second(ended)) = ended;
-    if ended.is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut) {
-        log::error!(
-            request,
-            Error,
-            "upstream timed out (110: Connection timed out) while proxying upgraded connection"
-        );
+    match &ended {
+        Either::First(ended) => ended.tell(request, Side::Upstream, Side::Client),
+        Either::Second(ended) => ended.tell(request, Side::Client, Side::Upstream),
     }
     // What one side sent before it ended still reaches the other.
     let _ = client.drained(0).await;
     let _ = upstream.drained(0).await;
+    let taken = down.passed.get().saturating_sub(client.backlog() as u64);
+    request.sent.bytes += taken;
+    request.sent.body_bytes += taken;
     request.sent.complete = true;
+    let received = down.passed.get() - counted;
+    let said = up.passed.get().saturating_sub(upstream.backlog() as u64);
+    note(request, |attempt, elapsed| {
+        attempt.bytes_received += received;
+        attempt.bytes_sent += said;
+        attempt.response_time = elapsed;
+    });
     Err(Abort::Ended)
 }
 
@@ -102,37 +145,98 @@ fn is_accepted(request: &Request, answer: &UpstreamResponse) -> bool {
     first == Some(&expected[..]) && accepts.next().is_none()
 }
 
-/// Carries bytes one way until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so
-/// that one which does not read holds nothing else up. Silence in both ways for `timeout` ends it.
-async fn carry(
-    from: &impl Duplex,
-    to: &impl Duplex,
-    timeout: Duration,
-    active: &Cell<Instant>,
-    passed: &Cell<u64>,
-) -> std::io::Result<()> {
-    loop {
-        let buffer = match from.recv(Some(active.get() + timeout)).await {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::TimedOut
-                    && engine::now() < active.get() + timeout =>
-            {
-                continue; // the other way was active meanwhile
+/// Who is at an end of a tunnel.
+#[derive(Clone, Copy)]
+enum Side {
+    Client,
+    Upstream,
+}
+
+/// Why bytes are carried no further one way.
+enum Ended {
+    /// Their sender has said that there are no more.
+    Said,
+    /// Their sender's connection failed.
+    Failed(io::Error),
+    /// Nothing came either way for too long.
+    Silence,
+    /// Their receiver takes no more.
+    NotTaken(io::Error),
+}
+
+impl Ended {
+    /// Logs it as nginx does, of bytes from one side to the other.
+    fn tell(&self, request: &Request, from: Side, to: Side) {
+        let (side, call, error) = match self {
+            Ended::Said => return,
+            Ended::Silence => return tell_timeout(request, Side::Upstream),
+            Ended::NotTaken(error) if error.kind() == ErrorKind::TimedOut => {
+                return tell_timeout(request, to);
             }
-            received => received?,
+            Ended::Failed(error) => (from, "recv()", error),
+            Ended::NotTaken(error) => (to, "send()", error),
         };
-        if buffer.is_empty() {
-            return Ok(());
+        if error.raw_os_error().is_none() {
+            return; // of TLS, which tells of itself
         }
-        active.set(engine::now());
-        passed.set(passed.get() + buffer.len() as u64);
-        to.push(buffer);
-        to.start_send();
-        if to.backlog() > BACKLOG_MAX {
-            if to.drained(BACKLOG_MAX).await.is_err() {
-                return Ok(());
+        let error = log::Errno(error);
+        match side {
+            Side::Client => log::error!(request, Info, "{call} failed {error} {CARRYING}"),
+            Side::Upstream => log::error!(request, Error, "{call} failed {error} {CARRYING}"),
+        }
+    }
+}
+
+/// In nginx it is the client's connection that tells of either.
+fn tell_timeout(request: &Request, side: Side) {
+    let who = match side {
+        Side::Client => "client",
+        Side::Upstream => "upstream",
+    };
+    log::error!(
+        request,
+        Info,
+        "{who} timed out (110: Connection timed out) {CARRYING}"
+    );
+}
+
+/// One of the two ways.
+struct Way<'a> {
+    limits: Limits,
+    /// When a byte was last carried either way.
+    active: &'a Cell<Instant>,
+    /// Bytes that have been carried this way.
+    passed: Cell<u64>,
+}
+
+impl Way<'_> {
+    /// Carries bytes until the sender ends or the receiver takes no more. Each way waits for its own receiver only, so that one
+    /// which does not read holds nothing else up.
+    async fn carry(&self, from: &impl Duplex, to: &impl Duplex) -> Ended {
+        let Limits {
+            read_timeout,
+            backlog_max,
+        } = self.limits;
+        loop {
+            let buffer = match from.recv(Some(self.active.get() + read_timeout)).await {
+                Ok(buffer) if buffer.is_empty() => return Ended::Said,
+                Ok(buffer) => buffer,
+                Err(error) if error.kind() != ErrorKind::TimedOut => return Ended::Failed(error),
+                Err(_) if engine::now() < self.active.get() + read_timeout => {
+                    continue; // the other way was active meanwhile
+                }
+                Err(_) => return Ended::Silence,
+            };
+            self.active.set(engine::now());
+            self.passed.set(self.passed.get() + buffer.len() as u64);
+            to.push(buffer);
+            to.start_send();
+            if to.backlog() > backlog_max {
+                if let Err(error) = to.drained(backlog_max).await {
+                    return Ended::NotTaken(error);
+                }
+                self.active.set(engine::now());
             }
-            active.set(engine::now());
         }
     }
 }
@@ -141,9 +245,7 @@ async fn carry(
 mod tests {
     use std::cell::RefCell;
     use std::collections::VecDeque;
-    use std::io;
 
-    use bytes::Bytes;
     use http::testing::with_request;
 
     use super::*;
@@ -193,13 +295,20 @@ mod tests {
         with_request(|_| {
             let (from, to) = (End::default(), End::default());
             from.sends.borrow_mut().extend([PART; 20]);
-            let (active, passed) = (Cell::new(engine::now()), Cell::new(0));
-            let timeout = Duration::from_secs(60);
-            let carried = carry(&from, &to, timeout, &active, &passed);
+            let active = Cell::new(engine::now());
+            let way = Way {
+                limits: Limits {
+                    read_timeout: Duration::from_secs(60),
+                    backlog_max: BACKLOG_MAX,
+                },
+                active: &active,
+                passed: Cell::new(0),
+            };
+            let carried = way.carry(&from, &to);
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             let carried = std::pin::pin!(carried).poll(&mut context);
-            assert!(matches!(carried, std::task::Poll::Ready(Ok(()))));
-            assert_eq!(passed.get(), 200_000);
+            assert!(matches!(carried, std::task::Poll::Ready(Ended::Said)));
+            assert_eq!(way.passed.get(), 200_000);
             assert_eq!(to.given.borrow().len(), 200_000);
             // An end that takes nothing is waited for.
             assert!(to.queued_max.get() <= BACKLOG_MAX + PART.len());

@@ -78,8 +78,8 @@ impl FramingError {
     }
 }
 
-/// The framing of the body that follows a complete head of HTTP/1.0 or 1.1. `allow_connect` is the directive
-/// of that name.
+/// The framing of the body that follows a complete head of HTTP/1.0 or 1.1. `allow_connect` tells
+/// whether the server makes tunnels.
 ///
 /// # Errors
 /// The first of nginx's checks that the head fails.

@@ -323,9 +323,11 @@ impl Head {
         self.connection
     }
 
-    /// Whether the connection stays open after this request, as far as the client has a say.
+    /// Whether the connection stays open after this request, as far as the client has a say. After CONNECT what it sends is
+    /// for somebody else.
     pub fn keeps_alive(&self) -> bool {
         match self.connection {
+            _ if self.method() == Method::Connect => false,
             Connection::Default => self.version() == Version::Http11,
             Connection::Close => false,
             Connection::KeepAlive => true,

@@ -150,9 +150,7 @@ pub(super) fn cookie(request: &mut Request, name: &[u8], out: &mut Vec<u8>) -> b
 
 /// The user of `Authorization: Basic`, before any check of the password.
 pub(super) fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let credentials = request
-        .header(Known::Authorization)
-        .and_then(Credentials::parse);
+    let credentials = Credentials::of(request);
     append(credentials.as_ref().map(Credentials::user), out)
 }
 

@@ -1,0 +1,372 @@
+//! `tunnel_pass`: a tunnel for clients that ask for one by CONNECT (RFC 9110, section 9.3.6).
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive stands lets CONNECT in, over
+//! HTTP/1.1; any other refuses it before a phase is asked. Where a tunnel may lead is for the configuration to say: without
+//! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are (`proxy::ask`), and once one
+//! has been connected to, the client has its 200 and [`proxy::tunnel`] carries bytes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, parse,
+};
+use framework::address::{self, Written};
+use framework::compile::{Compiler, Feature};
+use http::body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::module::{Content, Handle, Ran};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::text::Text;
+use http::variables::Compiling as _;
+use proto::method::Method;
+
+use crate::proxy::attempts::Attempts;
+use crate::proxy::connection::{Home, UpstreamConnection};
+use crate::proxy::family::{Causes, Family, causes_of_connections};
+use crate::proxy::socket::SocketSettings;
+use crate::proxy::target::{self, Upstream};
+use crate::proxy::tunnel::{self, Limits};
+use crate::proxy::{self, Asking, AttemptError, Conversation, Reach, Tries};
+use crate::upstream::{Group, Groups};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// What an address without a port has.
+const NO_PORT: u16 = 0;
+
+/// What connections must agree on to be used again: nobody else says this, as each tunnel has one of its own.
+const NEVER_SHARED: &[u8] = b"tunnel";
+
+static TUNNEL_PASS: Setting<Option<Word>> = Setting::new("tunnel_pass", &["[address]"], |setter| {
+    Ok(setter.args().first().cloned())
+})
+.contexts(
+    Contexts::SERVER
+        .or(Contexts::LOCATION)
+        .or(Contexts::LOCATION_IF),
+)
+.arity(Arity::between(0, 1))
+.inherit(Inherit::Handler)
+.manual("Answers CONNECT with a tunnel to a server: HOST:PORT, unix:PATH, the name of an upstream block, or a value with variables that comes to one of these. Without an argument it is the host and port that the client has asked for ($host:$request_port): every client that is let in then reaches what this machine reaches, so access rules, `map` or a fixed address should say what that may be. Other methods are answered with 405. CONNECT is let in by servers that hold this directive, over HTTP/1.1 alone, and refused with 405 by all others.");
+
+static NEXT_UPSTREAM: Setting<Causes> = Setting::new(
+    "tunnel_next_upstream",
+    &["error | timeout | off ..."],
+    causes_of_connections,
+)
+.contexts(HSL)
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("error timeout")
+.manual("When the next server of a group, or the next address of a name, is tried: always before the client has its answer.");
+
+static SEND_TIMEOUT: Setting<Duration> = time("tunnel_send_timeout")
+    .manual("How long the server may take nothing of what is for it; the tunnel ends then.");
+
+static READ_TIMEOUT: Setting<Duration> = time("tunnel_read_timeout")
+    .manual("How long there may be silence in both ways; the tunnel ends then.");
+
+static BUFFER_SIZE: Setting<u64> = Setting::new("tunnel_buffer_size", &["size"], parse::size)
+    .contexts(HSL)
+    .default("4k")
+    .manual("How many bytes may wait for either side before the other is not read on.");
+
+const fn time(name: &'static str) -> Setting<Duration> {
+    Setting::new(name, &["time"], parse::milliseconds)
+        .contexts(HSL)
+        .default("60s")
+}
+
+/// What it shares with the other modules that pass requests on.
+static TUNNEL: Family = Family::of("tunnel_");
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &TUNNEL_PASS,
+    &TUNNEL.bind,
+    &TUNNEL.socket_keepalive,
+    &TUNNEL.socket_rcvbuf,
+    &TUNNEL.socket_sndbuf,
+    &TUNNEL.connect_timeout,
+    &SEND_TIMEOUT,
+    &TUNNEL.send_lowat,
+    &BUFFER_SIZE,
+    &READ_TIMEOUT,
+    &NEXT_UPSTREAM,
+    &TUNNEL.next_upstream_tries,
+    &TUNNEL.next_upstream_timeout,
+];
+
+/// `tunnel_*` of a scope, but for `tunnel_pass` itself.
+struct Settings {
+    tries: Tries,
+    read_timeout: Duration,
+    buffer_size: usize,
+    socket: SocketSettings,
+}
+
+impl Feature for Settings {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[
+        &TUNNEL.bind,
+        &TUNNEL.socket_keepalive,
+        &TUNNEL.socket_rcvbuf,
+        &TUNNEL.socket_sndbuf,
+        &TUNNEL.connect_timeout,
+        &SEND_TIMEOUT,
+        &BUFFER_SIZE,
+        &READ_TIMEOUT,
+        &NEXT_UPSTREAM,
+        &TUNNEL.next_upstream_tries,
+        &TUNNEL.next_upstream_timeout,
+    ];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
+        let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        Ok(Settings {
+            tries: Tries {
+                connect_timeout: scope.get(&TUNNEL.connect_timeout)?,
+                send_timeout: scope.get(&SEND_TIMEOUT)?,
+                ignore_client_abort: false,
+                next_upstream: scope.get(&NEXT_UPSTREAM)?,
+                next_upstream_tries: count(scope.get(&TUNNEL.next_upstream_tries)?),
+                next_upstream_timeout: scope.get(&TUNNEL.next_upstream_timeout)?,
+            },
+            read_timeout: scope.get(&READ_TIMEOUT)?,
+            buffer_size: count(scope.get(&BUFFER_SIZE)?),
+            socket: SocketSettings::compile(compiler, scope, &TUNNEL)?,
+        })
+    }
+}
+
+/// `tunnel_pass` of a scope.
+struct TunnelPass {
+    settings: Arc<Settings>,
+    destination: Destination,
+}
+
+/// Where its tunnels lead.
+enum Destination {
+    Fixed(Arc<Group>),
+    /// With variables: found anew for each request.
+    Text(Text),
+}
+
+/// What answers where `tunnel_pass` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let Some(word) = scope.own(&TUNNEL_PASS)? else {
+        return Ok(None);
+    };
+    let handler = TunnelPass {
+        settings: compiler.feature(scope)?,
+        destination: Destination::compile(compiler, word.as_ref())?,
+    };
+    Ok(Some(Content {
+        stays_in_limit_except: true,
+        answers_connect: true,
+        ..Content::of(handler)
+    }))
+}
+
+/// Settings are checked wherever they stand, though only `tunnel_pass` uses them.
+pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.feature::<Settings>().map(drop)
+}
+
+impl Destination {
+    fn compile(compiler: &Compiler<'_>, word: Option<&Word>) -> Result<Destination, Fault> {
+        let Some(word) = word else {
+            return Ok(Destination::Text(compiler.text(&asked_for())));
+        };
+        let template = Template::parse(word)?;
+        match template.as_literal() {
+            Some(_) => group_of(compiler, word).map(Destination::Fixed),
+            None => Ok(Destination::Text(compiler.text(&template))),
+        }
+    }
+
+    /// Where a request's tunnel leads, or the status to answer with.
+    fn upstream(&self, request: &mut Request) -> Result<Upstream, u16> {
+        let text = match self {
+            Destination::Fixed(group) => return Ok(Upstream::Group(Arc::clone(group))),
+            Destination::Text(text) => text.evaluate(request),
+        };
+        let written = match address::parse(&text) {
+            Ok(written) => written,
+            Err(error) => {
+                let shown = log::Printable(&text);
+                log::error!(request, Info, "{error} in upstream \"{shown}\"");
+                return Err(500);
+            }
+        };
+        let generation = &request.local.generation;
+        let groups = generation.part::<Groups>().unwrap_or_default();
+        let known = match written.unix {
+            true => None,
+            false => groups.named(written.name, written.port, NO_PORT),
+        };
+        match (known, written.port) {
+            (Some(group), _) => Ok(Upstream::Group(Arc::clone(group))),
+            (None, None) if !written.unix => {
+                let name = log::Printable(written.name);
+                log::error!(request, Error, "no port in upstream \"{name}\"");
+                Err(500)
+            }
+            (None, port) => Ok(match literal(&text, &written) {
+                Some(group) => Upstream::Group(group),
+                None => Upstream::Name {
+                    name: Bytes::copy_from_slice(
+                        written.name.strip_suffix(b".").unwrap_or(written.name),
+                    ),
+                    port: port.unwrap_or(NO_PORT),
+                },
+            }),
+        }
+    }
+}
+
+/// Where a tunnel leads that is not told: `$host:$request_port`, what the client has asked for.
+fn asked_for() -> Template {
+    let variable = |name: &str| Part::Variable(name.into());
+    Template {
+        parts: vec![
+            variable("host"),
+            Part::Literal((*b":").into()),
+            variable("request_port"),
+        ],
+    }
+}
+
+/// The servers of an address without variables.
+fn group_of(compiler: &Compiler<'_>, word: &Word) -> Result<Arc<Group>, Fault> {
+    let fault = |text: String| Fault::at(word, text).while_reading();
+    let shown = word.text();
+    let written = address::parse(&word.bytes)
+        .map_err(|error| fault(format!("{error} in upstream \"{shown}\"")))?;
+    let groups = compiler.registry::<Groups>();
+    let mut groups = groups.borrow_mut();
+    let name = String::from_utf8_lossy(written.name);
+    if let Some(group) = groups.declared(written.name).filter(|_| !written.unix) {
+        return match written.port {
+            Some(port) => Err(fault(format!(
+                "upstream \"{name}\" may not have port {port}"
+            ))),
+            None => Ok(Arc::clone(group)),
+        };
+    }
+    if written.port.is_none() && !written.unix {
+        let text = format!("no port in upstream \"{name}\"");
+        return Err(fault(text).of_missing(&name, &["upstream"]));
+    }
+    if let Some(group) = literal(&word.bytes, &written) {
+        return Ok(group);
+    }
+    groups
+        .host(&written, compiler.files, NO_PORT)
+        .ok_or_else(|| {
+            let text = format!("host not found in upstream \"{name}\"");
+            fault(text).of_missing(&name, &["upstream"])
+        })
+}
+
+/// A group of the address alone, where no name is to be looked up.
+fn literal(text: &[u8], written: &Written<'_>) -> Option<Arc<Group>> {
+    let address = written.literal(NO_PORT)?;
+    Some(Group::of_one(Bytes::copy_from_slice(text), address))
+}
+
+impl Handle for TunnelPass {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        if request.method != Method::Connect {
+            return Ran::Now(Ok(Step::Finish(405)));
+        }
+        request.start_background();
+        Ran::wait(serve(request, exchange, self))
+    }
+}
+
+/// Nothing is said: a peer that takes the connection is all that a tunnel asks for.
+struct Silence;
+
+impl Conversation for Silence {
+    type Answer = ();
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        _: &mut UpstreamConnection,
+    ) -> Result<(), AttemptError> {
+        proxy::note(request, |attempt, elapsed| attempt.header_time = elapsed);
+        Ok(())
+    }
+
+    fn status(&self, (): &()) -> Option<u16> {
+        None
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        true
+    }
+}
+
+async fn serve(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    tunnel: &TunnelPass,
+) -> Result<Step, Abort> {
+    let settings = &tunnel.settings;
+    let upstream = match tunnel.destination.upstream(request) {
+        Ok(upstream) => upstream,
+        Err(status) => return Ok(Step::Finish(status)),
+    };
+    // There is none, as CONNECT is let in; what follows the head is for the other end.
+    if let Err(failed) = body::read(request, exchange).await {
+        return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+    }
+    Attempts::begin_anew(request);
+    let group = match target::locate(request, exchange, &upstream, false).await {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => return Ok(proxy::finish(request, status)),
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(request.client_left(exchange));
+        }
+    };
+    let reach = Reach {
+        scheme: b"",
+        uri: Bytes::new(),
+        socket: settings.socket.of_request(request),
+        secured: None,
+        terms: Bytes::from_static(NEVER_SHARED),
+    };
+    let mut selection = group.select(request, settings.tries.next_upstream_tries);
+    let home = Rc::new(Home {
+        local: Rc::clone(&request.local),
+        group,
+    });
+    let asking = Asking {
+        tries: settings.tries,
+        reach: &reach,
+        conversation: Silence,
+        home: &home,
+    };
+    let asked = proxy::ask(request, exchange, &mut selection, &asking).await?;
+    let (mut peer, ()) = match asked {
+        Ok(connected) => connected,
+        Err(status) => return Ok(proxy::finish(request, status)),
+    };
+    selection.head_came(request);
+    peer.at_end = selection.at_end(request);
+    request.response.status = 200;
+    request.response.conditions_judged = true;
+    let limits = Limits {
+        read_timeout: settings.read_timeout,
+        backlog_max: settings.buffer_size,
+    };
+    tunnel::run(request, exchange, limits, peer, Bytes::new()).await
+}
