@@ -92,6 +92,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf tunnel_socket_keepalive tunnel_socket_rcvbuf
          tunnel_socket_sndbuf",
     ),
+    ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),
     ("tests/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),
     (
         "tests/upstreams.rs",

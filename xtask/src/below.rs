@@ -17,6 +17,9 @@ const BELOW: &[&str] = &[
     "crates/variables/",
 ];
 
+/// Directives of modules that a parameter of `listen` is called as well.
+const PARAMETERS: &[&str] = &["proxy_protocol"];
+
 /// Where modules stand.
 const MODULES: &str = "crates/modules/";
 
@@ -35,6 +38,7 @@ fn judge(files: &[(String, String)]) -> Vec<String> {
     let is_other = |file: &str| !file.starts_with(MODULES);
     let mut others = declared(files, is_other);
     others.extend(declared_by_macros(files, is_other));
+    others.extend(PARAMETERS);
     let names: BTreeSet<&str> = of_modules.difference(&others).copied().collect();
     let is_below = |file: &str| BELOW.iter().any(|folder| file.starts_with(folder));
     let mut findings = Vec::new();
@@ -109,11 +113,11 @@ mod tests {
         let files = [
             (
                 "crates/modules/src/dav.rs",
-                "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);\nstatic E: Setting<()> = Setting::new(\"by_a_macro\", &[]);",
+                "static A: Setting<()> = Setting::new(\n    \"dav_access\", &[]);\nstatic P: Setting<()> = Setting::new(\"proxy_protocol\", &[]);\nstatic B: Setting<()> = Setting::new(\"shared_by_both\", &[]);\nstatic E: Setting<()> = Setting::new(\"by_a_macro\", &[]);",
             ),
             (
                 "crates/http/src/core.rs",
-                "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n    D: u64 = \"by_a_macro\", parse;\nfn g() { is(\"by_a_macro\") }\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
+                "static C: Setting<()> = Setting::new(\"shared_by_both\", &[]);\n    D: u64 = \"by_a_macro\", parse;\nfn g() { is(\"by_a_macro\", \"proxy_protocol\") }\n// \"dav_access\"\nfn f() { is(\"a\", \"no dav_access here\") }\n#[cfg(test)]\nmod tests { const T: &str = \"dav_access\"; }",
             ),
             (
                 "crates/server/src/explain.rs",

@@ -342,6 +342,7 @@ async fn serve(
         uri: Bytes::new(),
         socket: settings.socket.of_request(request),
         secured: None,
+        introduction: Bytes::new(),
         terms: Bytes::from_static(NEVER_SHARED),
     };
     let mut selection = group.select(request, settings.tries.next_upstream_tries);

@@ -9,8 +9,10 @@ use ::upstream::Lease;
 use ::upstream::pool::{self, Connection, Made};
 use bytes::Bytes;
 use engine::Buffer;
-use engine::net::SocketOptions;
+use engine::net::{Address, SocketOptions};
 use framework::generation::Local;
+use http::request::Request;
+use proto::proxy_protocol::{self, Ends, Version};
 use transport::Transport;
 
 use super::{Proxy, Reach};
@@ -75,6 +77,26 @@ impl UpstreamConnection {
     }
 }
 
+/// What a connection begins with in this version of the PROXY protocol; `ends` are those of the client's own connection.
+pub(super) fn introduction(version: Option<Version>, ends: Option<Ends>) -> Bytes {
+    let mut header = Vec::new();
+    if let Some(version) = version {
+        proxy_protocol::append(version, ends, &mut header);
+    }
+    header.into()
+}
+
+/// The ends of the client's connection; `None` where it has no addresses.
+pub(super) fn ends_of(request: &Request) -> Option<Ends> {
+    match (request.peer(), request.connection.local()) {
+        (Address::Inet(source), Address::Inet(destination)) => Some(Ends {
+            source: *source,
+            destination: *destination,
+        }),
+        _ => None,
+    }
+}
+
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
 pub(super) fn terms(proxy: &Proxy, group: &Group, reach: &Reach) -> Bytes {
     let Some(keepalive) = group.shared.keepalive else {
@@ -84,10 +106,15 @@ pub(super) fn terms(proxy: &Proxy, group: &Group, reach: &Reach) -> Bytes {
         true => proxy.place.clone(),
         false => Bytes::new(),
     };
-    if reach.secured.is_none() && reach.socket.options == SocketOptions::default() {
+    let is_plain = reach.secured.is_none() && reach.introduction.is_empty();
+    if is_plain && reach.socket.options == SocketOptions::default() {
         return place;
     }
     let mut terms = place.to_vec();
+    if !reach.introduction.is_empty() {
+        terms.extend_from_slice(b" for ");
+        terms.extend_from_slice(&reach.introduction);
+    }
     if reach.socket.options != SocketOptions::default() {
         terms.extend_from_slice(format!(" {:?}", reach.socket.options).as_bytes());
     }

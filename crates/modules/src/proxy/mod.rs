@@ -57,7 +57,7 @@ pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use attempts::{AskedFor, Attempt, Attempts, ShownTarget, TARGET};
 use body::UpstreamBody;
-use connection::{Home, UpstreamConnection, terms};
+use connection::{Home, UpstreamConnection, ends_of, introduction, terms};
 use family::Causes;
 use response::UpstreamResponse;
 use settings::HttpVersion;
@@ -132,6 +132,8 @@ pub(super) struct Reach {
     pub(super) socket: RequestSocket,
     /// TLS, where peers speak it.
     pub(super) secured: Option<Secured>,
+    /// What each new connection begins with: a header of the PROXY protocol, or nothing.
+    pub(super) introduction: Bytes,
     /// What another request must agree on to use the same connection.
     pub(super) terms: Bytes,
 }
@@ -282,6 +284,7 @@ async fn pass_on(
         uri: written.head.slice(written.uri),
         socket: settings.socket.of_request(request),
         secured,
+        introduction: introduction(settings.proxy_protocol, ends_of(request)),
         terms: Bytes::new(),
     };
     let ignore_abort = settings.ignore_client_abort;
@@ -679,6 +682,11 @@ async fn connect<C>(
             };
             let home = Rc::clone(asking.home);
             let peer = UpstreamConnection::over(connection, tries.send_timeout, home);
+            if !reach.introduction.is_empty() {
+                peer.stream.push(Segment::Bytes(reach.introduction.clone()));
+                let length = reach.introduction.len() as u64;
+                note(request, |attempt, _| attempt.bytes_sent = length);
+            }
             if let Some(secured) = &reach.secured {
                 secure(request, exchange, tries, &peer, secured, deadline).await?;
             }
@@ -760,7 +768,7 @@ async fn send(
         None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
         Some(begun) => stream_body(request, exchange, settings, peer, begun, &mut sent).await,
     };
-    note(request, |attempt, _| attempt.bytes_sent = sent);
+    note(request, |attempt, _| attempt.bytes_sent += sent);
     pushed?;
     peer.stream.start_send();
     wait_for_peer(request, exchange, settings, peer).await

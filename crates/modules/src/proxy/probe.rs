@@ -19,7 +19,7 @@ use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
 use super::attempts::{Attempt, Attempts};
-use super::connection::{Home, UpstreamConnection};
+use super::connection::{Home, UpstreamConnection, introduction};
 use super::family::Causes;
 use super::response::{self, UpstreamResponse};
 use super::target::Scheme;
@@ -137,6 +137,8 @@ impl Probe<'_> {
             uri: Bytes::copy_from_slice(self.uri),
             socket: settings.socket.of_request(request),
             secured,
+            // It comes for no client.
+            introduction: introduction(settings.proxy_protocol, None),
             terms: Bytes::new(),
         };
         Ok((outgoing, reach))

@@ -20,6 +20,7 @@ use http::tables;
 use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
 use http::variables::Compiling as _;
+use proto::proxy_protocol::Version;
 
 use super::Tries;
 use super::buffers::{self, Buffers};
@@ -77,6 +78,21 @@ static PASS_TRAILERS: Setting<bool> = Setting::new("proxy_pass_trailers", &["on 
     .default("off")
     .manual("Passes trailer fields of the upstream's answer on to the client. Upstreams send them to those that ask: proxy_set_header Connection \"te\"; proxy_set_header TE \"trailers\".");
 
+static PROXY_PROTOCOL: Setting<Option<Version>> =
+    Setting::new("proxy_protocol", &["off | v1 | v2"], |setter| {
+        parse::enumeration(
+            setter,
+            &[
+                ("off", None),
+                ("v1", Some(Version::V1)),
+                ("v2", Some(Version::V2)),
+            ],
+        )
+    })
+    .contexts(HSL)
+    .default("off")
+    .manual("Begins each new connection to the upstream with a header of the PROXY protocol, before TLS: the client's address ($remote_addr, so that of real_ip_header where that counts) and the address that the client has connected to. Clients of Unix sockets are UNKNOWN. Requests share a kept connection only where that header would be the same.");
+
 macro_rules! accepted {
     ($($name:ident = $directive:literal, $manual:literal;)*) => {
         $(static $name: Setting<u64> = Setting::new($directive, &["size"], parse::number)
@@ -132,6 +148,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY.buffer_size,
     &BODY,
     &PASS_TRAILERS,
+    &PROXY_PROTOCOL,
     &PROXY.force_ranges,
     &PROXY.limit_rate,
     &PROXY.socket_keepalive,
@@ -214,6 +231,8 @@ pub struct Settings {
     pub(super) cookies: Cookies,
     pub(super) force_ranges: bool,
     pub(super) pass_trailers: bool,
+    /// How the client is told of to upstreams, before anything else.
+    pub(super) proxy_protocol: Option<Version>,
     pub(super) limit_rate: Size,
     pub(super) store: Option<Store>,
 }
@@ -268,6 +287,7 @@ impl Feature for Settings {
         cookies::DIRECTIVES[2],
         &BODY,
         &PASS_TRAILERS,
+        &PROXY_PROTOCOL,
         &PROXY.force_ranges,
         &PROXY.limit_rate,
         &PROXY.socket_keepalive,
@@ -337,6 +357,7 @@ impl Feature for Settings {
             cookies: Cookies::compile(compiler, scope)?,
             force_ranges: scope.get(&PROXY.force_ranges)?,
             pass_trailers: scope.get(&PASS_TRAILERS)?,
+            proxy_protocol: scope.get(&PROXY_PROTOCOL)?,
             limit_rate: Size::compile(compiler, scope.get(&PROXY.limit_rate)?),
             store,
         })

@@ -1,17 +1,18 @@
 //! The PROXY protocol: what a load balancer says of the client before the client's own first byte.
 //!
 //! Both versions, as nginx reads them; <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt> is the
-//! specification, whose sections are named below. Only reading: writing a header belongs to the code that connects to an
-//! upstream.
+//! specification, whose sections are named below. A header is read here, and written for an upstream in `write`.
 //!
 //! As in nginx, addresses of version 1 are not looked into: whatever consists of hexadecimal digits, dots and colons is
 //! kept as text. Deliberately not here: the checksum (type 0x03), which nginx does not verify either, and datagrams.
 
 mod tlv;
+mod write;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use tlv::{TlvError, Tlvs, Value};
+pub use write::{Ends, Version, append};
 
 /// What a header of version 2 begins with (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";

@@ -10,7 +10,7 @@ fn text(source: &str, source_port: u16, destination: &str, destination_port: u16
 }
 
 /// The addresses of a header as [`text`] writes them, and what follows it.
-fn read(bytes: &[u8]) -> (Option<String>, &[u8]) {
+pub(super) fn read(bytes: &[u8]) -> (Option<String>, &[u8]) {
     let header = parse(bytes, ROOM).unwrap().unwrap();
     let shown = |address: Address<'_>| match address {
         Address::Text(text) => String::from_utf8(text.to_vec()).unwrap(),

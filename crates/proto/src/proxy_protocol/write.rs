@@ -1,0 +1,168 @@
+//! A header of the PROXY protocol for a connection that is made for a client.
+//!
+//! Without TLVs, and never `LOCAL`: that is for connections that no client has asked for.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use super::SIGNATURE;
+
+/// Version 2 of the protocol, and that the connection is made for somebody (section 2.2).
+const V2_PROXY: u8 = 0x21;
+
+/// Nothing is said of addresses.
+const V2_UNSPECIFIED: u8 = 0x00;
+const V2_TCP_OVER_IPV4: u8 = 0x11;
+const V2_TCP_OVER_IPV6: u8 = 0x21;
+
+/// How a header is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// As a line of text (section 2.1).
+    V1,
+    /// In binary (section 2.2).
+    V2,
+}
+
+/// The two ends of a client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub source: SocketAddr,
+    /// The one that it has connected to.
+    pub destination: SocketAddr,
+}
+
+impl Ends {
+    /// Both in one family, as a header has only one: where they differ, the one of IPv4 as IPv6 writes it.
+    fn in_one_family(self) -> (IpAddr, IpAddr) {
+        let (source, destination) = (self.source.ip(), self.destination.ip());
+        match source.is_ipv4() == destination.is_ipv4() {
+            true => (source, destination),
+            false => (as_v6(source), as_v6(destination)),
+        }
+    }
+}
+
+fn as_v6(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
+        IpAddr::V6(_) => ip,
+    }
+}
+
+/// Appends the header of a connection between these ends; `None` where one of them has no IP address, as with Unix sockets.
+pub fn append(version: Version, ends: Option<Ends>, out: &mut Vec<u8>) {
+    match version {
+        Version::V1 => append_v1(ends, out),
+        Version::V2 => append_v2(ends, out),
+    }
+}
+
+fn append_v1(ends: Option<Ends>, out: &mut Vec<u8>) {
+    let Some(ends) = ends else {
+        return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
+    };
+    let (source, destination) = ends.in_one_family();
+    let family = if source.is_ipv4() { 4 } else { 6 };
+    let (source_port, destination_port) = (ends.source.port(), ends.destination.port());
+    // Writing to a vector cannot fail.
+    let _ = write!(
+        out,
+        "PROXY TCP{family} {source} {destination} {source_port} {destination_port}\r\n"
+    );
+}
+
+fn append_v2(ends: Option<Ends>, out: &mut Vec<u8>) {
+    out.extend_from_slice(SIGNATURE);
+    out.push(V2_PROXY);
+    let Some(ends) = ends else {
+        return out.extend_from_slice(&[V2_UNSPECIFIED, 0, 0]);
+    };
+    match ends.in_one_family() {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            out.extend_from_slice(&[V2_TCP_OVER_IPV4, 0, 12]);
+            out.extend_from_slice(&source.octets());
+            out.extend_from_slice(&destination.octets());
+        }
+        (source, destination) => {
+            out.extend_from_slice(&[V2_TCP_OVER_IPV6, 0, 36]);
+            for ip in [source, destination] {
+                if let IpAddr::V6(ip) = as_v6(ip) {
+                    out.extend_from_slice(&ip.octets());
+                }
+            }
+        }
+    }
+    out.extend_from_slice(&ends.source.port().to_be_bytes());
+    out.extend_from_slice(&ends.destination.port().to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::read;
+    use super::*;
+
+    fn written(version: Version, ends: Option<(&str, &str)>) -> Vec<u8> {
+        let ends = ends.map(|(source, destination)| Ends {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+        });
+        let mut out = Vec::new();
+        append(version, ends, &mut out);
+        out
+    }
+
+    /// Texts by section 2.1 of the specification.
+    #[test]
+    fn lines_of_version_1() {
+        let line = |ends| String::from_utf8(written(Version::V1, ends)).unwrap();
+        assert_eq!(
+            line(Some(("192.168.0.1:56324", "192.168.0.11:443"))),
+            "PROXY TCP4 192.168.0.1 192.168.0.11 56324 443\r\n"
+        );
+        assert_eq!(
+            line(Some(("[2001:db8::1]:1", "[::1]:65535"))),
+            "PROXY TCP6 2001:db8::1 ::1 1 65535\r\n"
+        );
+        assert_eq!(
+            line(Some(("10.0.0.1:0", "[::1]:80"))),
+            "PROXY TCP6 ::ffff:10.0.0.1 ::1 0 80\r\n"
+        );
+        assert_eq!(line(None), "PROXY UNKNOWN\r\n");
+    }
+
+    /// Bytes by section 2.2.
+    #[test]
+    fn bytes_of_version_2() {
+        let ends = Some(("192.168.0.1:56324", "10.0.0.2:443"));
+        let expected: &[u8] =
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\xa8\0\x01\x0a\0\0\x02\xdc\x04\x01\xbb";
+        assert_eq!(written(Version::V2, ends), expected);
+        assert_eq!(
+            written(Version::V2, None),
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x00\0\0"
+        );
+        let long = written(Version::V2, Some(("[::1]:1", "10.0.0.2:2")));
+        assert_eq!(long.len(), 16 + 36);
+        assert_eq!(long.get(12..16), Some(&b"\x21\x21\0\x24"[..]));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for version in [Version::V1, Version::V2] {
+            for (source, destination, told) in [
+                ("10.0.0.1:1", "10.0.0.2:2", "10.0.0.1 1 10.0.0.2 2"),
+                ("[::2]:3", "[::1]:4", "::2 3 ::1 4"),
+                ("[::2]:3", "1.2.3.4:4", "::2 3 ::ffff:1.2.3.4 4"),
+            ] {
+                let mut bytes = written(version, Some((source, destination)));
+                bytes.extend_from_slice(b"GET");
+                assert_eq!(read(&bytes), (Some(told.to_owned()), &b"GET"[..]));
+            }
+            let mut bytes = written(version, None);
+            bytes.extend_from_slice(b"GET");
+            assert_eq!(read(&bytes), (None, &b"GET"[..]));
+        }
+    }
+}
