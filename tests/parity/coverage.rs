@@ -34,6 +34,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window zstd
          zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
     ),
+    ("tests/balancing.rs", "eject_outliers p2c retry_budget"),
     ("tests/conf/includes.conftest", "load_module"),
     ("tests/conf/upstreams.conftest", "upstream"),
     (

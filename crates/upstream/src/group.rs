@@ -7,7 +7,9 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
+use crate::outliers::Outliers;
 use crate::peer::{Peer, Peers};
+use crate::retries::RetryBudget;
 use crate::roster::Roster;
 
 /// A group of peers: what an `upstream` block declares, or a host's addresses.
@@ -19,6 +21,10 @@ pub struct Group {
     pub keepalive: Option<Keepalive>,
     /// How requests wait while no peer may be asked, if they do.
     pub queueing: Option<Queueing>,
+    /// How many requests may be tried once more, if that is bounded.
+    pub retry_budget: Option<RetryBudget>,
+    /// When peers are put out that do worse than others, if they are.
+    pub outliers: Option<Outliers>,
     roster: Arc<Roster>,
 }
 
@@ -66,6 +72,8 @@ impl Group {
             name,
             keepalive,
             queueing: None,
+            retry_budget: None,
+            outliers: None,
             roster,
         }
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::balancer::Timed;
+use crate::balancer::{Latency, Method};
+use crate::outliers::{self, Outliers, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
 use crate::state::millis;
 
@@ -13,9 +14,13 @@ pub struct Lease {
     peers: Arc<Peers>,
     side: SideOf,
     index: usize,
-    timed: Option<Timed>,
+    method: Method,
+    /// When it was given.
+    since: u64,
     /// Counted among those that have not been answered.
     in_flight: bool,
+    /// How long the answer takes is still to be told.
+    is_open: bool,
 }
 
 impl Lease {
@@ -25,10 +30,11 @@ impl Lease {
         side: SideOf,
         index: usize,
         now: u64,
-        timed: Option<Timed>,
+        method: Method,
     ) -> Option<Lease> {
         let peer = peers.side(side).get(index)?;
         peer.state().begin(now, peer.fail_timeout);
+        let timed = method.timed();
         let in_flight = timed.is_some_and(|timed| timed.in_flight) && !peers.is_single();
         if in_flight {
             peer.state().in_flight.begin(now);
@@ -37,8 +43,10 @@ impl Lease {
             peers: Arc::clone(peers),
             side,
             index,
-            timed,
+            method,
+            since: now,
             in_flight,
+            is_open: true,
         })
     }
 
@@ -47,16 +55,40 @@ impl Lease {
         self.peers.side(self.side).get(self.index)
     }
 
-    /// It has failed. Whether that has put it out for a while.
-    pub(crate) fn fail(&self, now: Instant) -> bool {
+    /// It has failed. Whether it is disabled for that for a while.
+    pub(crate) fn fail(&mut self, now: Instant) -> bool {
+        let now = millis(now);
+        self.settle(now, |latency, after| latency.note_failure(now, after));
         let is_single = self.peers.is_single();
         match self.peer() {
             Some(peer) if !is_single => {
                 let _turn = self.peers.take_turn();
                 let state = peer.state();
-                state.fail(millis(now), peer.weight, peer.max_fails)
+                state.fail(now, peer.weight, peer.max_fails)
             }
             _ => false,
+        }
+    }
+
+    /// It has failed, or answered as one that is broken: whether that puts it out as an outlier.
+    pub(crate) fn err(&self, now: Instant, outliers: &Outliers) -> Option<PutOut> {
+        let _turn = self.peers.take_turn();
+        outliers::fail(
+            self.peers.side(self.side),
+            self.index,
+            millis(now),
+            outliers,
+        )
+    }
+
+    /// Tells `p2c` how long it has been, once.
+    fn settle(&mut self, now: u64, tell: impl FnOnce(&Latency, Duration)) {
+        if std::mem::take(&mut self.is_open)
+            && self.method == Method::PowerOfTwoChoices
+            && let Some(peer) = self.peer()
+        {
+            let after = Duration::from_millis(now.saturating_sub(self.since));
+            tell(&peer.state().latency, after);
         }
     }
 
@@ -71,7 +103,11 @@ impl Lease {
 
     /// The head of its answer has come after this time.
     pub fn head_came(&mut self, after: Duration) {
-        let Some(timed) = self.timed else { return };
+        let now = millis(engine::now());
+        self.settle(now, |latency, _| latency.note(now, after));
+        let Some(timed) = self.method.timed() else {
+            return;
+        };
         let after = as_millis(after);
         // Else it is told when the whole has come.
         if timed.in_flight && timed.until_header {
@@ -84,7 +120,9 @@ impl Lease {
 
     /// Its answer has come whole: the head after `header`, all of it after `response`.
     pub fn answer_came(&mut self, header: Duration, response: Duration) {
-        let Some(timed) = self.timed else { return };
+        let Some(timed) = self.method.timed() else {
+            return;
+        };
         let (header, response) = (as_millis(header), as_millis(response));
         self.answered(response);
         let Some(peer) = self.peer() else { return };
@@ -106,6 +144,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.answered(0);
+        let now = millis(engine::now());
+        self.settle(now, |latency, after| latency.note_at_least(now, after));
         if let Some(peer) = self.peer() {
             peer.state().give_back();
         }

@@ -9,6 +9,7 @@ use engine::net::Address;
 use crate::balancer::{self, Balancer, Method};
 use crate::health::{Checks, Finding, Health};
 use crate::queue::Queue;
+use crate::retries::Retries;
 use crate::slow_start;
 use crate::state::{State, millis};
 
@@ -166,7 +167,7 @@ impl Peer {
     }
 
     /// Whether it has failed too often of late.
-    fn is_out(&self, now: u64) -> bool {
+    pub(crate) fn is_out(&self, now: u64) -> bool {
         self.max_fails > 0
             && self.state().fails() >= self.max_fails
             && !self.state().is_stale(now, self.fail_timeout)
@@ -273,13 +274,15 @@ pub enum SideOf {
     Backups,
 }
 
-/// What choices among a group's peers have in common, over all threads and reloads.
+/// What requests to a group have in common, over all threads and reloads.
 #[derive(Debug, Default)]
 struct Turn {
     /// Held while a peer is chosen.
     lock: Mutex<()>,
     /// Requests for which there was none.
     queue: Arc<Queue>,
+    /// Requests that were tried once more.
+    retries: Retries,
 }
 
 /// The peers of a group: those that share requests out among them, and others that stand by.
@@ -352,6 +355,11 @@ impl Peers {
     /// Requests that wait for a peer.
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.turn().queue
+    }
+
+    /// Requests of the last seconds, and retries.
+    pub(crate) fn retries(&self) -> &Retries {
+        &self.turn().retries
     }
 
     fn turn(&self) -> &Arc<Turn> {

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::balancer::{self, Asked, Key, Method, Search};
+use crate::balancer::{self, Asked, Key, Search};
 use crate::group::Group;
 use crate::lease::Lease;
+use crate::outliers::{self, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
 use crate::queue::Place;
 use crate::state::millis;
@@ -29,6 +30,19 @@ pub struct Selection {
     search: Search,
     /// The peer that is being asked.
     lease: Option<Lease>,
+    /// That peer had been put out.
+    is_back: bool,
+    /// It is among the requests that retries are a share of.
+    is_counted: bool,
+}
+
+/// What a failure has done to the peer's standing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failed {
+    /// It has had as many failures as it may have (`max_fails`) and is out for a while.
+    pub disabled: bool,
+    /// It does worse than others, and is out for that.
+    pub put_out: Option<PutOut>,
 }
 
 impl Selection {
@@ -51,6 +65,8 @@ impl Selection {
             hint: None,
             search: Search::default(),
             lease: None,
+            is_back: false,
+            is_counted: false,
         }
     }
 
@@ -91,8 +107,27 @@ impl Selection {
     /// asked.
     pub fn next(&mut self, now: Instant) -> Option<&Peer> {
         self.lease = None;
-        self.lease = self.take_next(millis(now));
-        self.lease.as_ref()?.peer()
+        let now = millis(now);
+        if !std::mem::replace(&mut self.is_counted, true) && self.group.retry_budget.is_some() {
+            self.peers.retries().request(now);
+        }
+        self.lease = self.take_next(now);
+        let peer = self.lease.as_ref()?.peer()?;
+        self.is_back = self.group.outliers.is_some() && peer.state().standing.comes_back(now);
+        Some(peer)
+    }
+
+    /// Whether the peer chosen last had been put out as an outlier, and this is the first request since then.
+    pub fn is_back(&self) -> bool {
+        self.is_back
+    }
+
+    /// Takes another try out of the group's budget; `false` where nothing is left of that.
+    pub fn may_retry(&self, now: Instant) -> bool {
+        match self.group.retry_budget {
+            Some(budget) => self.peers.retries().retry(millis(now), budget),
+            None => true,
+        }
     }
 
     /// Whether a peer has been chosen and nothing has come of it yet.
@@ -143,11 +178,21 @@ impl Selection {
                 || (peer.is_open() && !peer.draining && !peer.is_full());
             return is_given.then(|| self.lease(0, now)).flatten();
         }
-        let mut chosen = self.choose(now);
+        // What was put out by lines that are no longer there may be asked.
+        let despite_outliers = self.group.outliers.is_none();
+        let mut chosen = self.choose(now, despite_outliers);
         if chosen.is_none() && self.side == SideOf::Peers && !peers.backup.is_empty() {
             self.side = SideOf::Backups;
             self.tried = Tried::default();
-            chosen = self.choose(now);
+            chosen = self.choose(now, despite_outliers);
+        }
+        if chosen.is_none()
+            && !despite_outliers
+            && self.tries_made == 0
+            && outliers::are_all_there_is(peers.side(self.side), now)
+        {
+            self.search = Search::default();
+            chosen = self.choose(now, true);
         }
         let chosen = chosen?;
         self.tried.insert(chosen);
@@ -155,14 +200,10 @@ impl Selection {
     }
 
     fn lease(&self, index: usize, now: u64) -> Option<Lease> {
-        let timed = match self.group.method() {
-            Method::LeastTime(timed) => Some(timed),
-            _ => None,
-        };
-        Lease::begin(&self.peers, self.side, index, now, timed)
+        Lease::begin(&self.peers, self.side, index, now, self.group.method())
     }
 
-    fn choose(&mut self, now: u64) -> Option<usize> {
+    fn choose(&mut self, now: u64, despite_outliers: bool) -> Option<usize> {
         let mut asked = Asked {
             side: self.peers.side(self.side),
             tried: &self.tried,
@@ -170,27 +211,40 @@ impl Selection {
             key: &self.key,
             hint: self.hint.as_deref(),
             search: &mut self.search,
+            despite_outliers,
         };
         let is_of_peers = self.side == SideOf::Peers;
-        let for_backups = matches!(
-            self.group.method(),
-            Method::LeastConnections | Method::LeastTime(_)
-        );
-        let chosen = match is_of_peers || for_backups {
+        let chosen = match is_of_peers || self.group.method().is_for_backups() {
             true => self.peers.balancer().choose(&mut asked),
             false => None,
         };
         chosen.or_else(|| balancer::round_robin(&mut asked))
     }
 
-    /// The peer chosen last has failed, which is its own fault, and has the request no longer. Whether that put it out for a while.
-    pub fn failed(&mut self, now: Instant) -> bool {
+    /// The peer chosen last has failed, which is its own fault, and has the request no longer.
+    pub fn failed(&mut self, now: Instant) -> Failed {
         self.count_try();
-        self.lease.take().is_some_and(|lease| lease.fail(now))
+        let put_out = self.judge(now, false);
+        let disabled = self.lease.take().is_some_and(|mut lease| lease.fail(now));
+        Failed { disabled, put_out }
+    }
+
+    /// The peer chosen last has answered, and [`Selection::answered`] follows: whether as one that is well, or as one that is broken
+    /// itself. What that has put it out for, if it has.
+    pub fn judge(&self, now: Instant, is_well: bool) -> Option<PutOut> {
+        let outliers = self.group.outliers.as_ref()?;
+        let lease = self.lease.as_ref()?;
+        if !is_well {
+            return lease.err(now, outliers);
+        }
+        let standing = &lease.peer()?.state().standing;
+        standing.succeed(millis(now), outliers);
+        None
     }
 
     /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the request no longer.
-    pub fn passed_by(&mut self) {
+    pub fn passed_by(&mut self, now: Instant) {
+        self.judge(now, true);
         self.answered();
     }
 

@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::balancer::Latency;
+use crate::outliers::Standing;
 use crate::slow_start::WHOLE;
 
 /// How a peer does. Numbers of one state may be of different moments where several threads write them; what is decided by
@@ -34,6 +36,10 @@ pub struct State {
     /// The same until answers had come whole.
     response_time: AtomicU64,
     pub(crate) in_flight: InFlight,
+    /// What `p2c` goes by.
+    pub(crate) latency: Latency,
+    /// What it is put out by that does worse than others.
+    pub(crate) standing: Standing,
 }
 
 /// What `least_time … inflight` counts of requests that have not been answered.
@@ -51,15 +57,21 @@ pub(crate) struct InFlight {
 
 /// Milliseconds of [`millis`]; 0 is never.
 #[derive(Debug, Default)]
-struct Moment(AtomicU64);
+pub(crate) struct Moment(AtomicU64);
 
 impl Moment {
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn set(&self, at: u64) {
+    pub(crate) fn set(&self, at: u64) {
         self.0.store(at, Ordering::Relaxed);
+    }
+
+    /// Sets it if it is still `from`: whether it was.
+    pub(crate) fn set_from(&self, from: u64, at: u64) -> bool {
+        let set = (self.0).compare_exchange(from, at, Ordering::Relaxed, Ordering::Relaxed);
+        set.is_ok()
     }
 }
 

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Address;
 
-use crate::balancer::{Method, Timed};
+use crate::balancer::{Bound, Method, Timed};
 use crate::{Found, Group, Host, Peer, Peers, Roster, Selection, Side, SideOf};
+
+mod own;
 
 fn peer(name: &str) -> Peer {
     Peer::new(Address::Unix(name.into()))
@@ -75,7 +77,7 @@ fn a_request_tries_each_peer_once_then_the_backups() {
     assert_eq!(selection.tries_left(), 3);
     for expected in ["a", "b", "c"] {
         assert_eq!(name(selection.next(now)), expected);
-        assert!(selection.failed(now));
+        assert!(selection.failed(now).disabled);
     }
     assert_eq!(selection.tries_left(), 0);
     assert!(selection.next(now).is_none());
@@ -90,7 +92,7 @@ fn a_failed_peer_is_tried_again_after_its_time() {
     let now = Instant::now();
     let mut selection = Selection::new(&group, 0);
     assert_eq!(name(selection.next(now)), "a");
-    assert!(selection.failed(now));
+    assert!(selection.failed(now).disabled);
     assert_eq!(name(selection.next(now)), "b");
     selection.answered();
     assert_eq!(chosen(&group, now + Duration::from_secs(10), 3), "bbb");
@@ -109,7 +111,7 @@ fn failures_are_counted_up_to_the_limit() {
     for _ in 0..4 {
         let mut selection = Selection::new(&group, 0);
         while selection.next(now).is_some() {
-            out += match selection.failed(now) {
+            out += match selection.failed(now).disabled {
                 true => "out ",
                 false => "failed ",
             };
@@ -125,7 +127,7 @@ fn a_single_peer_is_never_given_up() {
     for _ in 0..3 {
         let mut selection = Selection::new(&single, 0);
         assert_eq!(name(selection.next(now)), "a");
-        assert!(!selection.failed(now));
+        assert!(!selection.failed(now).disabled);
         assert_eq!(selection.tries_left(), 0);
     }
     assert!(
@@ -289,7 +291,7 @@ fn asked_for(group: &Arc<Group>, id: &'static str, now: Instant) -> String {
     let mut all = String::new();
     while let Some(peer) = selection.next(now) {
         all += &name(Some(peer));
-        selection.passed_by();
+        selection.passed_by(now);
     }
     all
 }
@@ -300,10 +302,11 @@ fn wanting(group: &Arc<Group>, id: &'static str) -> Selection {
     selection
 }
 
-const METHODS: [Method; 8] = [
+const METHODS: [Method; 10] = [
     Method::RoundRobin,
     Method::Hash,
     Method::ConsistentHash,
+    Method::BoundedHash(Bound(1250)),
     Method::IpHash,
     Method::LeastConnections,
     Method::LeastTime(Timed {
@@ -312,6 +315,7 @@ const METHODS: [Method; 8] = [
     }),
     Method::Random,
     Method::RandomTwo,
+    Method::PowerOfTwoChoices,
 ];
 
 #[test]
@@ -377,7 +381,7 @@ fn a_wanted_peer_that_has_failed_waits_for_its_time() {
     let now = Instant::now();
     let mut selection = wanting(&group, "B");
     assert_eq!(name(selection.next(now)), "b");
-    assert!(selection.failed(now));
+    assert!(selection.failed(now).disabled);
     assert_eq!(name(selection.next(now)), "a");
     selection.answered();
     assert_eq!(asked_for(&group, "B", now), "a");

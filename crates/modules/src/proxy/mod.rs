@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::upstream::pool::{self, Connection, Made};
+use ::upstream::{Cause, PutOut};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::net::{Address, ConnectError, Segment};
@@ -91,6 +92,8 @@ pub(super) struct Failure {
     sent: bool,
     /// Whether the connection had been kept, so that the peer may have closed it before it saw the request.
     kept: bool,
+    /// It has been decided already that another peer is tried.
+    again: bool,
 }
 
 /// How a try ends without an answer.
@@ -415,6 +418,9 @@ pub(super) async fn ask<C: Conversation>(
     loop {
         match attempt(request, exchange, selection, asking, began).await {
             Ok((mut peer, answer)) => {
+                if let Some(status) = asking.conversation.status(&answer) {
+                    judge(request, selection, status);
+                }
                 peer.lease = selection.answered();
                 if let Some(lease) = &mut peer.lease {
                     note(request, |attempt, _| {
@@ -425,7 +431,9 @@ pub(super) async fn ask<C: Conversation>(
             }
             Err(AttemptError::Failed(failure)) => {
                 note_failure(request, selection, &failure);
-                if !may_try_next(request, selection, asking, &failure, began) {
+                let goes_on =
+                    failure.again || may_try_next(request, selection, asking, &failure, began);
+                if !goes_on {
                     return Ok(Err(failure.status));
                 }
             }
@@ -445,20 +453,21 @@ pub(super) async fn ask<C: Conversation>(
 /// Counts a failure against its peer, and logs what is known only now.
 fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
     let doing = failure.doing;
-    if failure.cause != Causes::NO_LIVE {
-        let out = match failure.cause.is_harmless() {
-            true => {
-                selection.passed_by();
-                false
-            }
-            false => selection.failed(engine::now()),
-        };
-        if out {
+    let now = engine::now();
+    if failure.cause.is_harmless() {
+        selection.passed_by(now);
+    } else if failure.cause != Causes::NO_LIVE {
+        let name = selection.given().map(|given| given.name);
+        let failed = selection.failed(now);
+        if failed.disabled {
             log::error!(
                 request,
                 Warn,
                 "upstream server temporarily disabled {doing}"
             );
+        }
+        if let Some(put_out) = failed.put_out {
+            tell_put_out(request, &name.unwrap_or_default(), put_out, doing);
         }
     }
     if failure.cause == Causes::TIMEOUT {
@@ -477,7 +486,32 @@ fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Fail
     });
 }
 
-/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`).
+/// Judges a peer by the status of its answer, which goes to the client.
+fn judge(request: &Request, selection: &Selection, status: u16) {
+    let is_well = !matches!(status, 502..=504);
+    if let Some(put_out) = selection.judge(engine::now(), is_well)
+        && let Some(given) = selection.given()
+    {
+        tell_put_out(request, &given.name, put_out, response::READING);
+    }
+}
+
+fn tell_put_out(request: &Request, name: &[u8], put_out: PutOut, doing: &str) {
+    let PutOut { time, cause } = put_out;
+    let cause = match cause {
+        Cause::InARow(failures) => format!("{failures} failures in a row"),
+        Cause::Share(failures, requests) => format!("{failures} of {requests} requests failed"),
+    };
+    log::error!(
+        request,
+        Warn,
+        "upstream server {} put out for {} ms: {cause} {doing}",
+        log::Printable(name),
+        time.as_millis()
+    );
+}
+
+/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`), and the group's budget allows it.
 fn may_try_next<C: Conversation>(
     request: &Request,
     selection: &Selection,
@@ -491,10 +525,23 @@ fn may_try_next<C: Conversation>(
         false => failure.cause,
     };
     let timeout = asking.tries.next_upstream_timeout;
-    selection.tries_left() > 0
+    let now = engine::now();
+    let may = selection.tries_left() > 0
         && asking.tries.next_upstream.contains(cause)
         && (asking.conversation.can_be_repeated() || !failure.sent)
-        && (timeout.is_zero() || engine::now().saturating_duration_since(began) < timeout)
+        && (timeout.is_zero() || now.saturating_duration_since(began) < timeout);
+    // A connection that had been kept and has ended costs the peer nothing.
+    if !may || (failure.kept && failure.cause == Causes::ERROR) || selection.may_retry(now) {
+        return may;
+    }
+    log::error!(
+        request,
+        Warn,
+        "retry budget of upstream \"{}\" is spent, no other server is tried {}",
+        log::Printable(&selection.group_name()),
+        failure.doing
+    );
+    false
 }
 
 /// One try: connects to a peer and talks to it.
@@ -538,6 +585,7 @@ async fn attempt<C: Conversation>(
             doing: response::READING,
             sent: true,
             kept,
+            again: true,
         };
         if may_try_next(request, selection, asking, &failure, began) {
             return Err(AttemptError::Failed(failure));
@@ -618,6 +666,7 @@ fn choose(
         None if waited.in_vain => None,
         None => selection.next(request, now),
     };
+    let is_back = chosen.is_some() && selection.is_back();
     let (address, name) = match chosen {
         Some(peer) => (Some(peer.address), peer.name),
         None => (None, selection.group_name()),
@@ -639,6 +688,13 @@ fn choose(
         ..Attempt::default()
     });
     drop(seen);
+    if is_back {
+        log::error!(
+            request,
+            Notice,
+            "upstream server is asked again, its time as an outlier is over {CONNECTING}"
+        );
+    }
     address.ok_or_else(|| {
         log::error!(request, Error, "no live upstreams {CONNECTING}");
         AttemptError::Failed(Failure {
@@ -647,6 +703,7 @@ fn choose(
             doing: CONNECTING,
             sent: false,
             kept: false,
+            again: false,
         })
     })
 }
@@ -748,6 +805,7 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
         doing: CONNECTING,
         sent: false,
         kept: false,
+        again: false,
     }
 }
 
@@ -974,6 +1032,7 @@ fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str)
         doing,
         sent: true,
         kept: false,
+        again: false,
     }
 }
 

@@ -337,6 +337,7 @@ fn bad(cause: Causes) -> AttemptError {
         doing: READING,
         sent: true,
         kept: false,
+        again: false,
     })
 }
 

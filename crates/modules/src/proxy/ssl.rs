@@ -581,6 +581,7 @@ pub(super) async fn shake_hands(
         doing: SHAKING_HANDS,
         sent: false,
         kept: false,
+        again: false,
     }))
 }
 

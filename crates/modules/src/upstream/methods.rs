@@ -2,24 +2,29 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the directives behind it.
 
-use ::upstream::{Method, Timed};
-use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, parse};
+use ::upstream::{Bound, Method, Timed};
+use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use http::text::Text;
 use http::variables::Compiling as _;
 
 use super::sticky::STICKY;
 
-pub(super) static HASH: Setting<(Template, bool)> =
-    Setting::new("hash", &["key [consistent]"], hash)
+pub(super) static HASH: Setting<(Template, Method)> =
+    Setting::new("hash", &["key [consistent [bounded=number]]"], hash)
         .contexts(Contexts::UPSTREAM)
-        .arity(Arity::between(1, 2))
-        .manual("Places requests by a key, which may hold variables. With `consistent` few keys move where a server comes or goes (ketama).");
+        .arity(Arity::between(1, 3))
+        .manual("Places requests by a key, which may hold variables. With `consistent` few keys move where a server comes or goes (ketama). With `bounded`, which nginx does not have, a server that has so many times its fair share of the group's requests under way (at least 1; 1.25 is usual) leaves others to the next on the ring, so that a popular key does not overload it; sessions of `sticky` stay with their server all the same.");
 
 pub(super) static IP_HASH: Setting<()> = Setting::new("ip_hash", &[""], parse::nothing)
     .contexts(Contexts::UPSTREAM)
     .arity(Arity::exactly(0))
     .manual("Places requests by the client's address; of IPv4 its first three bytes.");
+
+pub(super) static P2C: Setting<()> = Setting::new("p2c", &[""], parse::nothing)
+    .contexts(Contexts::UPSTREAM)
+    .arity(Arity::exactly(0))
+    .manual("Draws two servers by their weights and passes the request to the one from which an answer is to be expected first (the power of two choices): by how long it has needed until the head of its answers of late, times the requests that it would have under way, for its weight. A slow answer counts at once and is forgotten by and by; a failed try counts as an answer after a second; a server that has not answered yet is taken for one like the others. nginx does not have it.");
 
 pub(super) static LEAST_CONN: Setting<()> = Setting::new("least_conn", &[""], parse::nothing)
     .contexts(Contexts::UPSTREAM)
@@ -37,12 +42,50 @@ pub(super) static RANDOM: Setting<bool> = Setting::new("random", &["[two [least_
     .arity(Arity::between(0, 2))
     .manual("Passes a request to any server by its weight. With `two` it draws two and takes the one with the fewest requests under way for its weight.");
 
-fn hash(setter: &Setter<'_>) -> Result<(Template, bool), Fault> {
+fn hash(setter: &Setter<'_>) -> Result<(Template, Method), Fault> {
     let key = Template::parse(setter.word()?)?;
-    match setter.args().get(1) {
-        Some(word) if &*word.bytes != b"consistent" => Err(Fault::invalid_parameter(word)),
-        consistent => Ok((key, consistent.is_some())),
+    let method = match setter.args().get(1..).unwrap_or_default() {
+        [] => Method::Hash,
+        [consistent, bound @ ..] if &*consistent.bytes == b"consistent" => match bound.first() {
+            None => Method::ConsistentHash,
+            Some(word) => Method::BoundedHash(bound_of(word)?),
+        },
+        [word, ..] if word.bytes.starts_with(b"bounded=") => {
+            let text = format!(
+                "parameter \"{}\" of \"hash\" requires \"consistent\" before it",
+                word.text()
+            );
+            return Err(Fault::at(word, text));
+        }
+        [word, ..] => return Err(Fault::invalid_parameter(word)),
+    };
+    Ok((key, method))
+}
+
+fn bound_of(word: &Word) -> Result<Bound, Fault> {
+    let value = word.bytes.strip_prefix(b"bounded=");
+    let value = value.ok_or_else(|| Fault::invalid_parameter(word))?;
+    let bound = thousandths(value).filter(|bound| *bound >= 1000);
+    bound.map(Bound).ok_or_else(|| {
+        let text = format!(
+            "invalid value \"{}\" in \"hash\": it must be a number of at least 1, such as 1.25",
+            word.text()
+        );
+        Fault::at(word, text)
+    })
+}
+
+/// A decimal number with up to three digits behind the point, times 1000.
+fn thousandths(text: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(fraction) || fraction.len() > 3 {
+        return None;
     }
+    let whole: u32 = whole.parse().ok()?;
+    let fraction: u32 = format!("{fraction:0<3}").parse().ok()?;
+    whole.checked_mul(1000)?.checked_add(fraction)
 }
 
 fn least_time(setter: &Setter<'_>) -> Result<Timed, Fault> {
@@ -128,6 +171,7 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
         &LEAST_CONN.spec,
         &LEAST_TIME.spec,
         &RANDOM.spec,
+        &P2C.spec,
     ];
     let mut lines: Vec<&Line> = specs
         .iter()
@@ -148,10 +192,7 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
     let timed = block.own(&LEAST_TIME)?;
     let two = block.own(&RANDOM)?;
     let method = match lines.last().map(|line| &*line.name.bytes) {
-        Some(b"hash") if hash.as_ref().is_some_and(|(_, consistent)| *consistent) => {
-            Method::ConsistentHash
-        }
-        Some(b"hash") => Method::Hash,
+        Some(b"hash") => hash.as_ref().map_or(Method::Hash, |(_, method)| *method),
         Some(b"ip_hash") => Method::IpHash,
         Some(b"least_conn") => Method::LeastConnections,
         Some(b"least_time") => match timed {
@@ -160,14 +201,42 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
         },
         Some(b"random") if two == Some(true) => Method::RandomTwo,
         Some(b"random") => Method::Random,
+        Some(b"p2c") => Method::PowerOfTwoChoices,
         _ => Method::RoundRobin,
     };
     let key = hash.map(|(key, _)| compiler.text(&key));
-    let is_by_key = matches!(method, Method::Hash | Method::ConsistentHash);
+    let is_by_key = lines
+        .last()
+        .is_some_and(|line| &*line.name.bytes == b"hash");
     Ok(Chosen {
         method,
         key: key.filter(|_| is_by_key),
         keeps_sessions,
         lines,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_has_up_to_three_digits_behind_the_point() {
+        for (text, expected) in [
+            ("1", Some(1000)),
+            ("1.25", Some(1250)),
+            ("1.005", Some(1005)),
+            ("02.5", Some(2500)),
+            ("4294967.295", Some(u32::MAX)),
+            ("4294967.296", None),
+            ("1.0005", None),
+            ("1.", None),
+            (".5", None),
+            ("+1", None),
+            ("1e3", None),
+            ("", None),
+        ] {
+            assert_eq!(thousandths(text.as_bytes()), expected, "{text}");
+        }
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
-//! `methods` how requests are shared out, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
+//! `methods` how requests are shared out, `failover` what is done about servers that fail, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
 //!
 //! `lookups` keeps names up to date, `state` reads servers from a file; `checks` is what other modules have said of a group before it
 //! is made. Not here yet, and a clear error where written: `id` of `server`.
 
 mod checks;
+mod failover;
 mod groups;
 mod lookups;
 mod methods;
@@ -182,6 +183,9 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &methods::LEAST_CONN,
     &methods::LEAST_TIME,
     &methods::RANDOM,
+    &methods::P2C,
+    &failover::RETRY_BUDGET,
+    &failover::EJECT_OUTLIERS,
     &QUEUE,
     &STICKY,
     &KEEPALIVE,
@@ -293,6 +297,8 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let name = Bytes::copy_from_slice(&name.bytes);
     let mut group = ::upstream::Group::new(name, roster, kept(block)?);
     group.queueing = block.own(&QUEUE)?;
+    group.retry_budget = block.own(&failover::RETRY_BUDGET)?;
+    group.outliers = block.own(&failover::EJECT_OUTLIERS)?;
     let sticky = sticky.filter(|_| chosen.keeps_sessions);
     let group = Group::by(group, chosen.key).with_sessions(sticky);
     groups.add(None, group.in_zone(zone.map(|zone| zone.name.into())));

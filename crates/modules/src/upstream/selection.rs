@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ::upstream::{Lease, Place, Queueing};
+use ::upstream::{Failed, Lease, Place, PutOut, Queueing};
 use bytes::Bytes;
 use engine::net::Address;
 use http::request::Request;
@@ -86,16 +86,32 @@ impl Selection {
         self.peers.begin_again();
     }
 
-    /// The peer chosen last has failed, which is its own fault. Whether that put it out for a while.
-    pub fn failed(&mut self, now: Instant) -> bool {
+    /// Whether the peer chosen last had been put out as an outlier, and this is the first request since then.
+    pub fn is_back(&self) -> bool {
+        self.peers.is_back()
+    }
+
+    /// Takes another try out of the group's budget; `false` where nothing is left of that.
+    pub fn may_retry(&self, now: Instant) -> bool {
+        self.peers.may_retry(now)
+    }
+
+    /// The peer chosen last has failed, which is its own fault.
+    pub fn failed(&mut self, now: Instant) -> Failed {
         self.has_failed();
         self.peers.failed(now)
     }
 
     /// The peer chosen last lacks what was asked for, which is no fault of its own.
-    pub fn passed_by(&mut self) {
+    pub fn passed_by(&mut self, now: Instant) {
         self.has_failed();
-        self.peers.passed_by();
+        self.peers.passed_by(now);
+    }
+
+    /// The peer chosen last has answered, and [`Selection::answered`] follows: whether as one that is well, or as one that is broken
+    /// itself. What that has put it out for, if it has.
+    pub fn judge(&self, now: Instant, is_well: bool) -> Option<PutOut> {
+        self.peers.judge(now, is_well)
     }
 
     fn has_failed(&mut self) {

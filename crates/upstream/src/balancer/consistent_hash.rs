@@ -1,10 +1,14 @@
 //! `hash … consistent`: a ring of points, 160 for each part of a server's weight, by the function of Cache::Memcached::Fast:
 //! `crc32(HOST \0 PORT PREVIOUS)`.
+//!
+//! With `bounded`, which nginx does not have, a server that has its share of the requests under way leaves others to the next on the
+//! ring: V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2018).
 
 use crc32fast::Hasher;
 
-use super::{Asked, Balancer, Key};
-use crate::peer::Side;
+use super::{Asked, Balancer, Bound, Key};
+use crate::peer::{Peer, Side};
+use crate::tried::Tried;
 
 /// How many points a server has for each part of its weight.
 const POINTS: i64 = 160;
@@ -13,10 +17,11 @@ const POINTS: i64 = 160;
 #[derive(Debug)]
 pub(super) struct Ring {
     points: Box<[(u32, usize)]>,
+    bound: Option<Bound>,
 }
 
 impl Ring {
-    pub(super) fn new(side: &Side) -> Ring {
+    pub(super) fn new(side: &Side, bound: Option<Bound>) -> Ring {
         let mut points = Vec::new();
         for (place, peer) in side.iter().enumerate() {
             let (host, port) = parts(&peer.server);
@@ -36,8 +41,70 @@ impl Ring {
         points.dedup_by_key(|(hash, _)| *hash);
         Ring {
             points: points.into(),
+            bound,
         }
     }
+
+    /// The place of the first peer whose server has the point that the search has come to.
+    fn place(&self, asked: &Asked<'_>) -> Option<usize> {
+        let at = (asked.search.hash as usize).checked_rem(self.points.len())?;
+        self.points.get(at).map(|(_, place)| *place)
+    }
+
+    /// The next on the ring that may be asked and has less than its share.
+    fn choose_within(&self, asked: &mut Asked<'_>, bound: Bound) -> Option<usize> {
+        let share = Share::of_each(asked, bound);
+        let mut seen = Tried::default();
+        for _ in 0..self.points.len() {
+            let place = self.place(asked)?;
+            if !seen.contains(place) {
+                seen.insert(place);
+                let server = &asked.side.get(place)?.server;
+                let chosen = super::round_robin::spread(asked, 0..asked.side.len(), |peer| {
+                    peer.server == *server && share.has_room(peer)
+                });
+                if chosen.is_some() {
+                    return chosen;
+                }
+            }
+            asked.search.hash = asked.search.hash.wrapping_add(1);
+        }
+        None
+    }
+}
+
+/// What peers that may be asked have together with the request that is to be placed.
+struct Share {
+    bound: Bound,
+    requests: u128,
+    weight: u128,
+}
+
+impl Share {
+    fn of_each(asked: &Asked<'_>, bound: Bound) -> Share {
+        let live = asked.all_live().map(|(_, peer)| parts_of(peer));
+        let (requests, weight) = live.fold((1, 0), |(requests, total), (more, weight)| {
+            (requests + more, total + weight)
+        });
+        Share {
+            bound,
+            requests,
+            weight,
+        }
+    }
+
+    /// Whether the peer may have one request more. There is always one that may: where all had their share or more, all together
+    /// would have more than there are.
+    fn has_room(&self, peer: &Peer) -> bool {
+        let (requests, weight) = parts_of(peer);
+        requests * self.weight * 1000 < u128::from(self.bound.0) * self.requests * weight
+    }
+}
+
+/// Its requests under way, and its weight.
+fn parts_of(peer: &Peer) -> (u128, u128) {
+    let requests = peer.state().connections() as u128;
+    (requests, u128::from(peer.weight.unsigned_abs()))
 }
 
 /// A server as written, taken apart at the colon before its port.
@@ -75,10 +142,11 @@ impl Balancer for Ring {
             asked.search.hash = u32::try_from(point).ok()?;
             asked.search.rounds = 1;
         }
+        if let Some(bound) = self.bound {
+            return self.choose_within(asked, bound);
+        }
         loop {
-            let at = (asked.search.hash as usize).checked_rem(self.points.len())?;
-            let (_, place) = self.points.get(at)?;
-            let server = &asked.side.get(*place)?.server;
+            let server = &asked.side.get(self.place(asked)?)?.server;
             let places = 0..asked.side.len();
             let chosen = super::round_robin::spread(asked, places, |peer| peer.server == *server);
             if chosen.is_some() {

@@ -4,6 +4,7 @@ mod consistent_hash;
 mod hash;
 mod ip_hash;
 mod least;
+mod p2c;
 mod random;
 mod round_robin;
 
@@ -12,6 +13,8 @@ use std::net::IpAddr;
 
 use crate::peer::{Peer, Side};
 use crate::tried::Tried;
+
+pub(crate) use p2c::Latency;
 
 /// How a group shares requests out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum Method {
     Hash,
     /// By a ring of hashes, as Cache::Memcached::Fast has it (ketama): few keys move where a peer comes or goes.
     ConsistentHash,
+    /// The same, but no peer has many more requests than others.
+    BoundedHash(Bound),
     /// By the client's address; of IPv4 the first three bytes.
     IpHash,
     /// To the peer with the fewest requests for its weight.
@@ -32,7 +37,29 @@ pub enum Method {
     Random,
     /// By chance two, and of these the one with the fewest requests for its weight.
     RandomTwo,
+    /// By chance two, and of these the one from which an answer is to be expected first.
+    PowerOfTwoChoices,
 }
+
+impl Method {
+    /// Which times of answers it goes by; `None` where that is none.
+    pub(crate) fn timed(self) -> Option<Timed> {
+        match self {
+            Method::LeastTime(timed) => Some(timed),
+            _ => None,
+        }
+    }
+
+    /// Whether backups are chosen among in its way as well, and not by turns.
+    pub(crate) fn is_for_backups(self) -> bool {
+        let by_load = matches!(self, Method::LeastConnections | Method::PowerOfTwoChoices);
+        by_load || self.timed().is_some()
+    }
+}
+
+/// How many times its fair share of the requests under way a peer has at most, in thousandths; at least 1000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound(pub u32);
 
 /// Which times of its answers a peer is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,26 +84,34 @@ pub(crate) struct Asked<'a> {
     pub hint: Option<&'a [u8]>,
     /// How far the search of this request has come.
     pub search: &'a mut Search,
+    /// Those may be asked that are put out because they do worse than others.
+    pub despite_outliers: bool,
 }
 
 impl Asked<'_> {
     /// The peer at a place, if it may be asked.
     fn live(&self, index: usize) -> Option<&Peer> {
         let peer = self.side.get(index)?;
-        (!self.tried.contains(index) && peer.is_live(self.now)).then_some(peer)
+        (peer.is_live(self.now) && !self.is_passed_over(index, peer)).then_some(peer)
     }
 
     /// The place of the peer that the request names, if it may be asked.
     fn hinted(&self) -> Option<usize> {
         let place = self.side.named(self.hint?)?;
-        let is_live = self.side.get(place)?.is_live_by_name(self.now);
-        (!self.tried.contains(place) && is_live).then_some(place)
+        let peer = self.side.get(place)?;
+        (peer.is_live_by_name(self.now) && !self.is_passed_over(place, peer)).then_some(place)
     }
 
     /// All that may be asked, with their places.
     fn all_live(&self) -> impl Iterator<Item = (usize, &Peer)> {
         let all = self.side.iter().enumerate();
-        all.filter(|(index, peer)| !self.tried.contains(*index) && peer.is_live(self.now))
+        all.filter(|(index, peer)| peer.is_live(self.now) && !self.is_passed_over(*index, peer))
+    }
+
+    /// Whether a peer that may be asked is not: it has been, or others do better.
+    fn is_passed_over(&self, index: usize, peer: &Peer) -> bool {
+        self.tried.contains(index)
+            || (!self.despite_outliers && peer.state().standing.is_out(self.now))
     }
 }
 
@@ -127,12 +162,14 @@ pub(crate) fn of(method: Method, side: &Side) -> Box<dyn Balancer> {
     match method {
         Method::RoundRobin => Box::new(round_robin::RoundRobin),
         Method::Hash => Box::new(hash::Hash),
-        Method::ConsistentHash => Box::new(consistent_hash::Ring::new(side)),
+        Method::ConsistentHash => Box::new(consistent_hash::Ring::new(side, None)),
+        Method::BoundedHash(bound) => Box::new(consistent_hash::Ring::new(side, Some(bound))),
         Method::IpHash => Box::new(ip_hash::IpHash),
         Method::LeastConnections => Box::new(least::Least(None)),
         Method::LeastTime(timed) => Box::new(least::Least(Some(timed))),
         Method::Random => Box::new(random::Random { two: false }),
         Method::RandomTwo => Box::new(random::Random { two: true }),
+        Method::PowerOfTwoChoices => Box::new(p2c::PowerOfTwoChoices),
     }
 }
 
