@@ -8,14 +8,16 @@
 #   make testssl            what testssl.sh finds of a server with TLS; five minutes, needs the package testssl.sh
 #   make ktls               encryption by the kernel, on a machine emulated for it; ten minutes, tests/ktls names what it needs
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
+#   make storms             10,000 storms of clients and upstreams that fail in every way, by seed: for every night; ten minutes
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
 #   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md, docs/shortcuts.md and the table in README.md again
 
 CARGO ?= cargo
 BENCH ?= --quick
 FOR ?= 3600
+SEEDS ?= 10000
 
-.PHONY: run release test check bench testssl ktls judge differential fmt docs packages
+.PHONY: run release test check bench testssl ktls judge storms differential fmt docs packages
 
 run:
 	$(CARGO) build --profile quick --bin tidegate
@@ -49,6 +51,9 @@ judge:
 	@test -n "$(SUITE)" || { echo "usage: make judge SUITE=DIR   (a checkout of nginx's test suite)"; exit 2; }
 	$(CARGO) build --release --bin tidegate
 	$(CARGO) run --quiet --package xtask -- judge "$(SUITE)" $(JUDGE)
+
+storms:
+	SEEDS=$(SEEDS) $(CARGO) test --package tidegate-server --test simulation storm
 
 differential:
 	$(CARGO) build --profile quick --bin tidegate

@@ -90,6 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "modules",
             "http",
             "rules",
+            "upstream",
             "transport",
             "variables",
             "logs",

@@ -352,6 +352,11 @@ impl Peers {
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many requests wait for a peer.
+    pub fn waiting(&self) -> usize {
+        self.queue().len()
+    }
+
     /// Requests that wait for a peer.
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.turn().queue

@@ -57,9 +57,14 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anyone waits.
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// Whether no one waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.length.load(Ordering::Relaxed) == 0
+        self.len() == 0
     }
 
     /// A peer may be free: the first who has not been called is.

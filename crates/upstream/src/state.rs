@@ -88,6 +88,11 @@ impl State {
         self.connections.load(Ordering::Relaxed)
     }
 
+    /// Requests among these that are waiting for their answers, where `least_time … inflight` counts them.
+    pub fn unanswered(&self) -> u64 {
+        self.in_flight.requests.load(Ordering::Relaxed)
+    }
+
     /// Failed tries that count now.
     pub fn fails(&self) -> u64 {
         self.fails.load(Ordering::Relaxed)

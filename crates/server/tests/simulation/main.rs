@@ -12,6 +12,7 @@ mod leaving;
 mod random;
 mod server;
 mod site;
+mod storm;
 mod time;
 mod tls;
 

@@ -87,6 +87,9 @@ impl<'a> Server<'a> {
     /// Goes over to a generation whose `/which` answers `which`, on the same sockets.
     pub(crate) fn swap(&mut self, which: &str) {
         let (generation, _) = generation(&self.site.configuration(which), &self.ended);
+        let before = self.worker.current();
+        generation.zones.adopt(&before.generation.zones).unwrap();
+        drop(before);
         self.begun += 1;
         let copy = |(id, socket): &(ListenerId, BoundSocket)| {
             ((id.clone(), 0), socket.try_clone().unwrap())

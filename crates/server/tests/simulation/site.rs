@@ -1,5 +1,6 @@
 //! The site that simulated clients ask, and what it answers to the byte.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +35,8 @@ const LARGE_SIZE: usize = 150_000;
 /// A temporary folder with the site's files, removed in the end.
 pub(crate) struct Site {
     pub(crate) folder: PathBuf,
+    /// Lines that stand in the block `http` beside those that are there always.
+    pub(crate) lines: RefCell<String>,
 }
 
 impl Site {
@@ -43,7 +46,10 @@ impl Site {
         let name = format!("tidegate-simulation-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&folder);
-        let site = Site { folder };
+        let site = Site {
+            folder,
+            lines: RefCell::default(),
+        };
         site.write("small.txt", SMALL.as_bytes());
         site.write("large.txt", &large());
         site.write("page.html", b"<p>page</p>\n");
@@ -74,6 +80,7 @@ impl Site {
     /// The configuration; `/which` answers `which`, so that generations can be told apart.
     pub(crate) fn configuration(&self, which: &str) -> String {
         let folder = Path::display(&self.folder);
+        let lines = self.lines.borrow();
         format!(
             r#"
             error_log {folder}/error.log info;
@@ -105,6 +112,7 @@ impl Site {
                     location = /mirrored.txt {{ alias {folder}/www/small.txt; mirror /behind; }}
                     location = /limited {{ limit_req zone=limited burst=5; }}
                 }}
+                {lines}
             }}"#
         )
     }
