@@ -24,6 +24,7 @@ use proto::proxy_protocol::Version;
 
 use super::Tries;
 use super::buffers::{self, Buffers};
+use super::connection::place_of;
 use super::cookies::{self, Cookies};
 use super::family::{Causes, Family};
 use super::socket::SocketSettings;
@@ -390,7 +391,7 @@ pub struct Proxy {
     destination: Destination,
     /// TLS, where the URL may ask for it.
     pub(super) tls: Option<Arc<UpstreamTls>>,
-    /// Where it stands in the configuration: whoever asks from elsewhere has connections of its own, unless the group says otherwise.
+    /// Which scope it is of: whoever asks from another has connections of its own, unless the group says otherwise.
     pub(super) place: Bytes,
     /// Length of the location's prefix that the URI of `proxy_pass` replaces.
     pub(super) prefix_length: usize,
@@ -473,8 +474,6 @@ impl Proxy {
             true => Some(compiler.feature(scope)?),
             false => None,
         };
-        let at = word.position;
-        let place = format!("at {}:{}:{}", at.file, at.line, at.offset);
         let settings: Arc<Settings> = compiler.feature(scope)?;
         compiler.directory(&settings.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
@@ -483,7 +482,7 @@ impl Proxy {
             settings,
             destination,
             tls,
-            place: place.into(),
+            place: place_of(scope),
             prefix_length: prefix.len(),
             redirects,
         })))
