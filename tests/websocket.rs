@@ -1,16 +1,18 @@
-//! WebSockets of clients that speak HTTP/2 (extended CONNECT, RFC 8441), to an upstream that speaks HTTP/1, on both engines.
+//! WebSockets to an upstream that speaks HTTP/1, on both engines: of clients that speak HTTP/2 (extended CONNECT, RFC 8441), and many at
+//! once of clients that speak HTTP/1.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use proto::base64;
 use proto::h2::ErrorCode;
 use proto::h2::frame;
 use sha1::{Digest, Sha1};
 use support::http2::{Client, Response, put_data};
-use support::{Server, engines};
+use support::{PATIENCE, Server, engines};
 
 /// Bytes that the upstream says to those who ask for `/much`.
 const MUCH: usize = 3_000_000;
@@ -342,6 +344,69 @@ fn no_answer_but_an_upgrade_is_a_success() {
         }
         assert_eq!(client.get("/file").text(), "a file");
         server.wait_for_log("upstream sent invalid \"Sec-WebSocket-Accept\" header");
+    });
+}
+
+/// A WebSocket of a client that speaks HTTP/1, which has been answered.
+fn connect_http1(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(
+            b"GET /ws/echo HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        )
+        .unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    // RFC 6455, section 1.3.
+    assert!(head.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+    stream
+}
+
+/// Has each of these echo a text of its own.
+fn echo_on_all(streams: &mut [TcpStream], what: &str) {
+    for (number, stream) in streams.iter_mut().enumerate() {
+        stream
+            .write_all(format!("{what} {number}").as_bytes())
+            .unwrap();
+    }
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let expected = format!("{what} {number}");
+        let mut heard = vec![0; expected.len()];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(String::from_utf8(heard).unwrap(), expected);
+    }
+}
+
+#[test]
+fn many_outlive_a_reload() {
+    const MANY: usize = 200;
+    each_server(|server, upstream| {
+        let mut streams: Vec<_> = (0..MANY).map(|_| connect_http1(server)).collect();
+        echo_on_all(&mut streams, "before");
+        server.reload("return 410;");
+        let mut client = server.connect();
+        while client.get("/missing").unwrap().status != 410 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        echo_on_all(&mut streams, "after");
+        // Those that end do so alone, and the old generation with the last of them.
+        drop(streams.split_off(MANY / 2));
+        echo_on_all(&mut streams, "still");
+        assert!(!server.error_log().contains("generation 1 of"));
+        drop(streams);
+        server.wait_for_log("generation 1 of");
+        for _ in 0..MANY {
+            let received = upstream.bodies.recv_timeout(PATIENCE).unwrap();
+            assert!(received.starts_with(b"before"));
+        }
     });
 }
 
