@@ -123,7 +123,7 @@ fn failed_tries_are_followed_by_a_slow_start_as_well() {
     let now = Instant::now();
     let mut selection = Selection::new(&group, 0);
     assert_eq!(name(selection.next(now)), "a");
-    assert!(selection.failed(now));
+    assert!(selection.failed(now).disabled);
     assert_eq!(the_one(&group, "a").standing(now), Standing::Unavailable);
     assert_eq!(the_one(&group, "a").state().outages(), 1);
     // It is tried again after its time, answers, and has next to nothing of its weight then.
