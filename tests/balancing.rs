@@ -237,10 +237,13 @@ fn retries_have_a_budget() {
             assert!(statuses.iter().all(|status| matches!(status, 200 | 503)));
             let refused = statuses.iter().filter(|status| **status == 503).count();
             let told = "retry budget of upstream \"u\" is spent, no other server is tried while reading response header from upstream";
+            // No answer waits for its line.
+            wait_for("the lines of the log", || {
+                site.server.error_log().matches(told).count() == refused
+            });
             let log = site.server.error_log();
-            let lines: Vec<&str> = log.lines().filter(|line| line.contains(told)).collect();
-            assert_eq!(lines.len(), refused, "{log}");
-            assert!(lines.iter().all(|line| line.contains("[warn]")));
+            let mut lines = log.lines().filter(|line| line.contains(told));
+            assert!(lines.all(|line| line.contains("[warn]")));
             refused
         };
         // Every other request meets the server that answers with 503.
