@@ -235,7 +235,7 @@ const CASES: &[Case] = &[
         BrokenBody,
         (
             "error",
-            "() failed (104: Connection reset by peer) while reading upstream",
+            "readv() failed (104: Connection reset by peer) while reading upstream",
         ),
     ),
     case(

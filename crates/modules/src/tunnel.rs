@@ -2,8 +2,8 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive stands lets CONNECT in, over
 //! HTTP/1.1; any other refuses it before a phase is asked. Where a tunnel may lead is for the configuration to say: without
-//! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are (`proxy::ask`), and once one
-//! has been connected to, the client has its 200 and [`proxy::tunnel`] carries bytes.
+//! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are ([`tries::ask`]), and once one
+//! has been connected to, the client has its 200 and [`tunnel`](mod@tunnel) carries bytes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,10 +28,11 @@ use proto::method::Method;
 use crate::proxy::attempts::Attempts;
 use crate::proxy::connection::{Home, UpstreamConnection};
 use crate::proxy::family::{Causes, Family, causes_of_connections};
+use crate::proxy::finish;
 use crate::proxy::socket::SocketSettings;
 use crate::proxy::target::{self, Upstream};
+use crate::proxy::tries::{self, Asking, AttemptError, Conversation, Reach, Tries};
 use crate::proxy::tunnel::{self, Limits};
-use crate::proxy::{self, Asking, AttemptError, Conversation, Reach, Tries};
 use crate::upstream::{Group, Groups};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -301,7 +302,7 @@ impl Conversation for Silence {
         _: &mut Exchange,
         _: &mut UpstreamConnection,
     ) -> Result<(), AttemptError> {
-        proxy::note(request, |attempt, elapsed| attempt.header_time = elapsed);
+        tries::note(request, |attempt, elapsed| attempt.header_time = elapsed);
         Ok(())
     }
 
@@ -331,7 +332,7 @@ async fn serve(
     Attempts::begin_anew(request);
     let group = match target::locate(request, exchange, &upstream, false).await {
         Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(proxy::finish(request, status)),
+        Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
             return Err(request.client_left(exchange));
@@ -356,10 +357,10 @@ async fn serve(
         conversation: Silence,
         home: &home,
     };
-    let asked = proxy::ask(request, exchange, &mut selection, &asking).await?;
+    let asked = tries::ask(request, exchange, &mut selection, &asking).await?;
     let (mut peer, ()) = match asked {
         Ok(connected) => connected,
-        Err(status) => return Ok(proxy::finish(request, status)),
+        Err(status) => return Ok(finish(request, status)),
     };
     selection.head_came(request);
     peer.at_end = selection.at_end(request);

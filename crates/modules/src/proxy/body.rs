@@ -29,7 +29,8 @@ use super::attempts::Attempts;
 use super::pace::Pace;
 use super::response::{READING, WHILE_READING, is_hidden};
 use super::trailers::TrailerReader;
-use super::{READING_BODY, Settings, UpstreamConnection, told_left};
+use super::tries::told_left;
+use super::{READING_BODY, Settings, UpstreamConnection};
 
 /// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
 /// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.
@@ -217,11 +218,12 @@ impl UpstreamBody {
                 io::ErrorKind::InvalidData => {
                     format!("SSL_read() failed (SSL: {error}) while reading upstream").into()
                 }
-                _ => format!(
-                    "recv() failed {} while reading upstream",
-                    log::Errno(&error)
-                )
-                .into(),
+                _ => {
+                    // nginx reads into several buffers where it buffers.
+                    let call = if self.flush { "recv()" } else { "readv()" };
+                    let error = log::Errno(&error);
+                    format!("{call} failed {error} while reading upstream").into()
+                }
             },
         };
         self.break_off(Break::Unfinished, Told::new(Level::Error, text));

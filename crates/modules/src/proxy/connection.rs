@@ -16,7 +16,8 @@ use http::request::Request;
 use proto::proxy_protocol::{self, Ends, Version};
 use transport::Transport;
 
-use super::{Proxy, Reach};
+use super::Proxy;
+use super::tries::Reach;
 use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer.

@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
-//! request, `response` reads its answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
+//! request, `tries` is the loop over peers, `response` reads the answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
 //! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
 //! connections; `connection` is one to a server, `probe` asks one on our own account. Which server of a group is asked is the business of `upstream`.
 
@@ -23,48 +23,42 @@ pub(crate) mod ssl;
 pub(crate) mod store;
 pub(crate) mod target;
 mod trailers;
+pub(crate) mod tries;
 pub(crate) mod tunnel;
 pub mod variables;
 
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use ::upstream::pool::{self, Connection, Made};
-use ::upstream::{Cause, PutOut};
 use base::pieces::Pieces;
 use bytes::Bytes;
-use engine::net::{Address, ConnectError, Segment};
+use engine::net::Segment;
 use engine::select::{Either, either};
 use http::body as request_body;
 use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Level};
+use http::log;
 use http::module::{Handle, Ran};
 use http::output::Body;
 use http::request::{Request, Step};
-use http::source::Told;
 use proto::h1::response::ResponseBody;
 use proto::header::Known;
 use proto::method::Method;
 use transport::Transport;
 
-use crate::upstream::Selection;
-
 pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
-use attempts::{AskedFor, Attempt, Attempts, ShownTarget, TARGET};
+use attempts::{Attempts, ShownTarget, TARGET};
 use body::UpstreamBody;
 use connection::{Home, UpstreamConnection, ends_of, introduction, terms};
 use family::Causes;
 use response::UpstreamResponse;
 use settings::HttpVersion;
-use socket::RequestSocket;
-use ssl::Secured;
 use target::Scheme;
+use tries::{Asking, AttemptError, Conversation, Reach, ask, client_left, failed, note};
 
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 32 * 1024;
@@ -72,102 +66,11 @@ const BACKLOG_MAX: usize = 32 * 1024;
 /// What ends a chunked body.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// What is done first, as log lines say it.
-const CONNECTING: &str = "while connecting to upstream";
-
 /// What is done last.
 const READING_BODY: &str = "while reading upstream";
 
 /// What is done then, until the answer begins.
 const SENDING: &str = "while sending request to upstream";
-
-/// Why a try came to nothing.
-pub(super) struct Failure {
-    cause: Causes,
-    /// The status to answer with if no other peer is tried.
-    status: u16,
-    /// What was being done, for log lines.
-    doing: &'static str,
-    /// Whether some of the request may have reached the peer.
-    sent: bool,
-    /// Whether the connection had been kept, so that the peer may have closed it before it saw the request.
-    kept: bool,
-    /// It has been decided already that another peer is tried.
-    again: bool,
-}
-
-/// How a try ends without an answer.
-pub(super) enum AttemptError {
-    /// Another peer may be tried.
-    Failed(Failure),
-    /// The request is to be answered with this status, whatever other peers would say.
-    Refused(u16),
-    /// The client has gone.
-    Aborted(Abort),
-}
-
-impl From<Abort> for AttemptError {
-    fn from(abort: Abort) -> AttemptError {
-        AttemptError::Aborted(abort)
-    }
-}
-
-/// What a module says of asking upstreams, whatever it asks them.
-#[derive(Clone, Copy)]
-pub(super) struct Tries {
-    pub(super) connect_timeout: Duration,
-    pub(super) send_timeout: Duration,
-    pub(super) ignore_client_abort: bool,
-    /// After which failures the next peer is asked.
-    pub(super) next_upstream: Causes,
-    /// 0 is no limit.
-    pub(super) next_upstream_tries: usize,
-    /// Zero is no limit.
-    pub(super) next_upstream_timeout: Duration,
-}
-
-/// How a request reaches its peers.
-pub(super) struct Reach {
-    /// How their URLs begin in log lines.
-    pub(super) scheme: &'static [u8],
-    /// How they end.
-    pub(super) uri: Bytes,
-    pub(super) socket: RequestSocket,
-    /// TLS, where peers speak it.
-    pub(super) secured: Option<Secured>,
-    /// What each new connection begins with: a header of the PROXY protocol, or nothing.
-    pub(super) introduction: Bytes,
-    /// What another request must agree on to use the same connection.
-    pub(super) terms: Bytes,
-}
-
-/// What is said to a peer once there is a connection to it, and what it answers.
-pub(super) trait Conversation {
-    /// What comes of it.
-    type Answer;
-
-    /// Has it.
-    fn talk(
-        &self,
-        request: &mut Request,
-        exchange: &mut Exchange,
-        peer: &mut UpstreamConnection,
-    ) -> impl Future<Output = Result<Self::Answer, AttemptError>>;
-
-    /// The status of an answer that may be as bad as none.
-    fn status(&self, answer: &Self::Answer) -> Option<u16>;
-
-    /// Whether it can begin anew with another peer though this one may have heard some of it.
-    fn can_be_repeated(&self) -> bool;
-}
-
-/// All that is the same for each peer that a request tries.
-pub(super) struct Asking<'a, C> {
-    pub(super) tries: Tries,
-    pub(super) reach: &'a Reach,
-    pub(super) conversation: C,
-    pub(super) home: &'a Rc<Home>,
-}
 
 /// A request as peers get it.
 struct Outgoing {
@@ -407,408 +310,6 @@ fn begin(request: &mut Request, target: &target::Target) {
     *request.pass.enter(&TARGET) = ShownTarget::of(target);
 }
 
-/// Tries peers until one answers. The inner error is a status to answer with.
-pub(super) async fn ask<C: Conversation>(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    selection: &mut Selection,
-    asking: &Asking<'_, C>,
-) -> Result<Result<(UpstreamConnection, C::Answer), u16>, Abort> {
-    let began = engine::now();
-    loop {
-        match attempt(request, exchange, selection, asking, began).await {
-            Ok((mut peer, answer)) => {
-                if let Some(status) = asking.conversation.status(&answer) {
-                    judge(request, selection, status);
-                }
-                peer.lease = selection.answered();
-                if let Some(lease) = &mut peer.lease {
-                    note(request, |attempt, _| {
-                        lease.head_came(attempt.header_time.unwrap_or_default())
-                    });
-                }
-                return Ok(Ok((peer, answer)));
-            }
-            Err(AttemptError::Failed(failure)) => {
-                note_failure(request, selection, &failure);
-                let goes_on =
-                    failure.again || may_try_next(request, selection, asking, &failure, began);
-                if !goes_on {
-                    return Ok(Err(failure.status));
-                }
-            }
-            // No fault of the peer: the session is its all the same.
-            Err(AttemptError::Refused(status)) => {
-                drop(selection.at_end(request));
-                return Ok(Err(status));
-            }
-            Err(AttemptError::Aborted(abort)) => {
-                drop(selection.at_end(request));
-                return Err(abort);
-            }
-        }
-    }
-}
-
-/// Counts a failure against its peer, and logs what is known only now.
-fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
-    let doing = failure.doing;
-    let now = engine::now();
-    if failure.cause.is_harmless() {
-        selection.passed_by(now);
-    } else if failure.cause != Causes::NO_LIVE {
-        let name = selection.given().map(|given| given.name);
-        let failed = selection.failed(now);
-        if failed.disabled {
-            log::error!(
-                request,
-                Warn,
-                "upstream server temporarily disabled {doing}"
-            );
-        }
-        if let Some(put_out) = failed.put_out {
-            tell_put_out(request, &name.unwrap_or_default(), put_out, doing);
-        }
-    }
-    if failure.cause == Causes::TIMEOUT {
-        log::error!(
-            request,
-            Error,
-            "upstream timed out (110: Connection timed out) {doing}"
-        );
-    }
-    if failure.kept && failure.cause == Causes::ERROR {
-        selection.try_once_more();
-    }
-    note(request, |attempt, elapsed| {
-        attempt.response_time = elapsed;
-        attempt.status = failure.status;
-    });
-}
-
-/// Judges a peer by the status of its answer, which goes to the client.
-fn judge(request: &Request, selection: &Selection, status: u16) {
-    let is_well = !matches!(status, 502..=504);
-    if let Some(put_out) = selection.judge(engine::now(), is_well)
-        && let Some(given) = selection.given()
-    {
-        tell_put_out(request, &given.name, put_out, response::READING);
-    }
-}
-
-fn tell_put_out(request: &Request, name: &[u8], put_out: PutOut, doing: &str) {
-    let PutOut { time, cause } = put_out;
-    let cause = match cause {
-        Cause::InARow(failures) => format!("{failures} failures in a row"),
-        Cause::Share(failures, requests) => format!("{failures} of {requests} requests failed"),
-    };
-    log::error!(
-        request,
-        Warn,
-        "upstream server {} put out for {} ms: {cause} {doing}",
-        log::Printable(name),
-        time.as_millis()
-    );
-}
-
-/// Whether the next peer is asked after this failure (nginx's `ngx_http_upstream_next`), and the group's budget allows it.
-fn may_try_next<C: Conversation>(
-    request: &Request,
-    selection: &Selection,
-    asking: &Asking<'_, C>,
-    failure: &Failure,
-    began: Instant,
-) -> bool {
-    let changes_something = matches!(request.method, Method::Post | Method::Lock | Method::Patch);
-    let cause = match failure.sent && changes_something {
-        true => failure.cause.with(Causes::NON_IDEMPOTENT),
-        false => failure.cause,
-    };
-    let timeout = asking.tries.next_upstream_timeout;
-    let now = engine::now();
-    let may = selection.tries_left() > 0
-        && asking.tries.next_upstream.contains(cause)
-        && (asking.conversation.can_be_repeated() || !failure.sent)
-        && (timeout.is_zero() || now.saturating_duration_since(began) < timeout);
-    // A connection that had been kept and has ended costs the peer nothing.
-    if !may || (failure.kept && failure.cause == Causes::ERROR) || selection.may_retry(now) {
-        return may;
-    }
-    log::error!(
-        request,
-        Warn,
-        "retry budget of upstream \"{}\" is spent, no other server is tried {}",
-        log::Printable(&selection.group_name()),
-        failure.doing
-    );
-    false
-}
-
-/// One try: connects to a peer and talks to it.
-async fn attempt<C: Conversation>(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    selection: &mut Selection,
-    asking: &Asking<'_, C>,
-    began: Instant,
-) -> Result<(UpstreamConnection, C::Answer), AttemptError> {
-    let (tries, home) = (&asking.tries, asking.home);
-    let waited = wait_for_turn(request, exchange, tries, selection).await?;
-    let address = choose(request, selection, asking.reach, &waited)?;
-    log::error!(request, Debug, "http upstream connect: {address}");
-    let group = &home.group.shared;
-    let (mut peer, kept) = match pool::take(&home.local, group, &address, &asking.reach.terms) {
-        Some(connection) => {
-            note(request, |attempt, _| {
-                attempt.connect_time = Some(Duration::ZERO)
-            });
-            let home = Rc::clone(home);
-            let send_timeout = tries.send_timeout;
-            let peer = UpstreamConnection::over(connection, send_timeout, home);
-            (peer, true)
-        }
-        None => (connect(request, exchange, &address, asking).await?, false),
-    };
-    let asked = asking.conversation.talk(request, exchange, &mut peer).await;
-    let answer = asked.map_err(|error| match error {
-        AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
-        error => error,
-    })?;
-    // An answer that is as bad as none counts as none while there is another peer to try.
-    if let Some(status) = asking.conversation.status(&answer)
-        && let Some(cause) = Causes::of_status(status)
-        && selection.tries_left() > 1
-    {
-        let failure = Failure {
-            cause,
-            status,
-            doing: response::READING,
-            sent: true,
-            kept,
-            again: true,
-        };
-        if may_try_next(request, selection, asking, &failure, began) {
-            return Err(AttemptError::Failed(failure));
-        }
-    }
-    Ok((peer, answer))
-}
-
-/// How a request has waited for a peer.
-#[derive(Default)]
-struct Waited {
-    /// How long, if it has.
-    time: Option<Duration>,
-    /// There was none in time, or no room to wait: it gets none now, before those who go on waiting.
-    in_vain: bool,
-}
-
-/// Waits until a peer may be asked, where the group has requests wait and this is the first try.
-async fn wait_for_turn(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    tries: &Tries,
-    selection: &mut Selection,
-) -> Result<Waited, AttemptError> {
-    let Some(queueing) = selection.queueing() else {
-        return Ok(Waited::default());
-    };
-    let began = engine::now();
-    if !selection.has_to_wait() && selection.next(request, began).is_some() {
-        return Ok(Waited::default());
-    }
-    let Some(place) = selection.wait() else {
-        return Ok(Waited {
-            time: None,
-            in_vain: true,
-        });
-    };
-    let waiting = async {
-        loop {
-            place.called().await;
-            selection.begin_again();
-            if selection.next(request, engine::now()).is_some() {
-                return;
-            }
-        }
-    };
-    let waiting = either(waiting, engine::sleep(queueing.timeout));
-    let ended = match tries.ignore_client_abort {
-        true => Ok(waiting.await),
-        false => match either(waiting, exchange.client_gone()).await {
-            Either::First(ended) => Ok(ended),
-            Either::Second(abort) => Err(abort),
-        },
-    };
-    let in_vain = selection.given().is_none();
-    if !in_vain {
-        place.served();
-    }
-    match ended {
-        Ok(_) => Ok(Waited {
-            time: Some(engine::now().saturating_duration_since(began)),
-            in_vain,
-        }),
-        Err(abort) => Err(client_left(request, exchange, &abort, CONNECTING).into()),
-    }
-}
-
-/// Chooses the peer of the next try, for which the request has waited so.
-fn choose(
-    request: &mut Request,
-    selection: &mut Selection,
-    reach: &Reach,
-    waited: &Waited,
-) -> Result<Address, AttemptError> {
-    let now = engine::now();
-    let chosen = match selection.given() {
-        Some(given) => Some(given),
-        None if waited.in_vain => None,
-        None => selection.next(request, now),
-    };
-    let is_back = chosen.is_some() && selection.is_back();
-    let (address, name) = match chosen {
-        Some(peer) => (Some(peer.address), peer.name),
-        None => (None, selection.group_name()),
-    };
-    let attempts = Attempts::enter(request);
-    let mut seen = attempts.borrow_mut();
-    seen.asked_for = Some(AskedFor {
-        scheme: reach.scheme,
-        peer: name.clone(),
-        uri: reach.uri.clone(),
-    });
-    seen.started = Some(now);
-    if address.is_some() {
-        seen.answer = None; // it is of the peer before
-    }
-    seen.attempts.push(Attempt {
-        peer: name,
-        queue_time: waited.time,
-        ..Attempt::default()
-    });
-    drop(seen);
-    if is_back {
-        log::error!(
-            request,
-            Notice,
-            "upstream server is asked again, its time as an outlier is over {CONNECTING}"
-        );
-    }
-    address.ok_or_else(|| {
-        log::error!(request, Error, "no live upstreams {CONNECTING}");
-        AttemptError::Failed(Failure {
-            cause: Causes::NO_LIVE,
-            status: 502,
-            doing: CONNECTING,
-            sent: false,
-            kept: false,
-            again: false,
-        })
-    })
-}
-
-async fn connect<C>(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    address: &Address,
-    asking: &Asking<'_, C>,
-) -> Result<UpstreamConnection, AttemptError> {
-    let (tries, reach) = (&asking.tries, asking.reach);
-    let deadline = engine::now() + tries.connect_timeout;
-    let options = &reach.socket.options;
-    let connecting = engine::net::connect_with(address, options, Some(deadline));
-    let connected = if tries.ignore_client_abort {
-        connecting.await
-    } else {
-        match either(connecting, exchange.client_gone()).await {
-            Either::First(connected) => connected,
-            Either::Second(abort) => {
-                return Err(client_left(request, exchange, &abort, CONNECTING).into());
-            }
-        }
-    };
-    match connected {
-        Ok(stream) => {
-            if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
-                stream.set_nodelay(true);
-            }
-            let connection = Connection {
-                transport: stream.into(),
-                made: Made::now(address.clone(), reach.terms.clone()),
-            };
-            let home = Rc::clone(asking.home);
-            let peer = UpstreamConnection::over(connection, tries.send_timeout, home);
-            if !reach.introduction.is_empty() {
-                peer.stream.push(Segment::Bytes(reach.introduction.clone()));
-                let length = reach.introduction.len() as u64;
-                note(request, |attempt, _| attempt.bytes_sent = length);
-            }
-            if let Some(secured) = &reach.secured {
-                secure(request, exchange, tries, &peer, secured, deadline).await?;
-            }
-            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
-            Ok(peer)
-        }
-        Err(error) if reach.socket.is_refused(request, &error) => Err(AttemptError::Refused(500)),
-        Err(ConnectError { error, .. }) => Err(AttemptError::Failed(Failure {
-            sent: false,
-            ..match address {
-                Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
-                Address::Unix(_) => not_connected(request, &error, address),
-            }
-        })),
-    }
-}
-
-/// Makes a connection secure, unless the client leaves meanwhile.
-async fn secure(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    tries: &Tries,
-    peer: &UpstreamConnection,
-    secured: &Secured,
-    deadline: Instant,
-) -> Result<(), AttemptError> {
-    let shaking = ssl::shake_hands(request, peer, secured, deadline);
-    if tries.ignore_client_abort {
-        return shaking.await;
-    }
-    match either(shaking, exchange.client_gone()).await {
-        Either::First(shaken) => shaken,
-        Either::Second(abort) => {
-            Err(client_left(request, exchange, &abort, ssl::SHAKING_HANDS).into())
-        }
-    }
-}
-
-/// A Unix socket that cannot be connected to. That no server listens on it is common; that there is no
-/// socket is a mistake.
-fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Failure {
-    if let Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET) = error.raw_os_error() {
-        return failed(
-            request,
-            error,
-            &format!("connect() to {address}"),
-            CONNECTING,
-        );
-    }
-    let error = log::Errno(error);
-    log::error!(
-        request,
-        Crit,
-        "connect() to {address} failed {error} {CONNECTING}"
-    );
-    Failure {
-        cause: Causes::ERROR,
-        status: 502,
-        doing: CONNECTING,
-        sent: false,
-        kept: false,
-        again: false,
-    }
-}
-
 /// Sends head and body. A peer that answers or closes meanwhile gets no more of the body; what it
 /// has said shows when the answer is read.
 async fn send(
@@ -1003,54 +504,4 @@ async fn push_file(
     }
     peer.asked = offset == length;
     Ok(())
-}
-
-/// Writes down something of the try under way, with the time since it began.
-pub(super) fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
-    if let Some(attempts) = Attempts::of(request) {
-        attempts.borrow_mut().note(write);
-    }
-}
-
-/// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
-/// its failure has been counted.
-fn failed(request: &Request, error: &io::Error, call: &str, doing: &'static str) -> Failure {
-    let timed_out = error.kind() == io::ErrorKind::TimedOut;
-    if error.kind() == io::ErrorKind::InvalidData {
-        log::error!(request, Error, "SSL_read() failed (SSL: {error}) {doing}");
-    } else if !timed_out {
-        let error = log::Errno(error);
-        log::error!(request, Error, "{call} failed {error} {doing}");
-    }
-    let (cause, status) = match timed_out {
-        true => (Causes::TIMEOUT, 504),
-        false => (Causes::ERROR, 502),
-    };
-    Failure {
-        cause,
-        status,
-        doing,
-        sent: true,
-        kept: false,
-        again: false,
-    }
-}
-
-/// The client closed its connection while the upstream was being asked.
-fn client_left(request: &mut Request, exchange: &Exchange, abort: &Abort, doing: &str) -> Abort {
-    told_left(abort, doing).write(request);
-    note(request, |attempt, elapsed| attempt.response_time = elapsed);
-    request.client_left(exchange)
-}
-
-/// What there is to log of a client that closed its connection.
-fn told_left(abort: &Abort, doing: &str) -> Told {
-    const TEXT: &str = "client prematurely closed connection, so upstream connection is closed too";
-    let text = match abort {
-        Abort::Closed(error) if error.raw_os_error().is_some() => {
-            format!("{TEXT} {} {doing}", log::Errno(error))
-        }
-        _ => format!("{TEXT} {doing}"),
-    };
-    Told::new(Level::Info, text)
 }

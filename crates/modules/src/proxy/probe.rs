@@ -23,10 +23,8 @@ use super::connection::{Home, UpstreamConnection, introduction};
 use super::family::Causes;
 use super::response::{self, UpstreamResponse};
 use super::target::Scheme;
-use super::{
-    Asking, AttemptError, Conversation as _, HttpConversation, Outgoing, Proxy, READING_BODY,
-    Reach, SENDING, begin, connect, head, note,
-};
+use super::tries::{Asking, AttemptError, Conversation as _, Reach, connect, failed, note};
+use super::{HttpConversation, Outgoing, Proxy, READING_BODY, SENDING, begin, head};
 use crate::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
@@ -293,7 +291,7 @@ impl Reply {
                     }
                     Ok(buffer) => self.received = buffer,
                     Err(error) => {
-                        let failure = super::failed(request, &error, "recv()", READING_BODY);
+                        let failure = failed(request, &error, "recv()", READING_BODY);
                         return Err(Failed::of(request, AttemptError::Failed(failure)).doing);
                     }
                 }

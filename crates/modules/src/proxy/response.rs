@@ -21,7 +21,8 @@ use super::cookies;
 use super::family::Causes;
 use super::settings::{Redirect, Settings};
 use super::target::Target;
-use super::{AttemptError, Failure, Proxy, SENDING, UpstreamConnection, client_left, failed, note};
+use super::tries::{AttemptError, Failure, client_left, failed, note};
+use super::{Proxy, SENDING, UpstreamConnection};
 use crate::early_hints;
 
 /// A head that is being read, with its bytes and what came after it.

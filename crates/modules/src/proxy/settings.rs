@@ -22,7 +22,6 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::proxy_protocol::Version;
 
-use super::Tries;
 use super::buffers::{self, Buffers};
 use super::connection::place_of;
 use super::cookies::{self, Cookies};
@@ -31,6 +30,7 @@ use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
 use super::store::Store;
 use super::target::{self, Scheme, Target, Upstream};
+use super::tries::Tries;
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

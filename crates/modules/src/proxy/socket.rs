@@ -11,8 +11,8 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::CONNECTING;
 use super::family::{BindLine, Family, local_address};
+use super::tries::CONNECTING;
 
 /// Where connections to the upstream come from.
 enum Bind {

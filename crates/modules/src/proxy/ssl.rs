@@ -36,7 +36,8 @@ use transport::tls::upstream::{self, HandshakeError, OwnCertificate};
 use transport::tls::{files, pem, provider, settings, suites};
 
 use super::target::Target;
-use super::{AttemptError, CONNECTING, Causes, Failure, UpstreamConnection};
+use super::tries::{AttemptError, CONNECTING, Failure};
+use super::{Causes, UpstreamConnection};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

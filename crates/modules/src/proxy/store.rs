@@ -516,7 +516,7 @@ impl Source for Stored {
     fn give_up(&mut self, left: &Abort) -> Told {
         match &mut self.0 {
             Some(storing) => storing.body.give_up(left),
-            None => super::told_left(left, READING_BODY),
+            None => super::tries::told_left(left, READING_BODY),
         }
     }
 

@@ -19,7 +19,8 @@ use proto::header::Known;
 use sha1::{Digest, Sha1};
 
 use super::response::{self, READING, UpstreamResponse};
-use super::{BACKLOG_MAX, Settings, UpstreamConnection, note};
+use super::tries::note;
+use super::{BACKLOG_MAX, Settings, UpstreamConnection};
 
 /// What is being done, as log lines say it.
 const CARRYING: &str = "while proxying upgraded connection";
