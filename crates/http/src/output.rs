@@ -293,6 +293,8 @@ async fn next_piece(
                 continue;
             }
             Given::Broken(Break::Unfinished) => {
+                // What has come of it leaves all the same.
+                beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
                 // As in nginx, `$request_completion` says all the same that the client has been sent what there was.
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
