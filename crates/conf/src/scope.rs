@@ -48,6 +48,37 @@ impl<'a> ScopeRef<'a> {
         self.scope.opener.map(|(parent, _)| self.tree.scope(parent))
     }
 
+    /// What it is known by over reloads, whatever is written elsewhere: the lines that open it and those around it, as they are
+    /// written, and of `server` blocks the lines of these names within them.
+    #[must_use]
+    pub fn place(self, of_servers: &[&str]) -> Vec<u8> {
+        let mut place = Vec::new();
+        let mut around = Some(self);
+        while let Some(scope) = around {
+            around = scope.parent();
+            let (Some(line), Some(parent)) = (scope.line(), around) else {
+                continue;
+            };
+            if line.is("if") {
+                // Of two with the same condition each has its own.
+                let before = parent.lines().iter();
+                let before =
+                    before.filter(|other| other.is("if") && other.sequence() < line.sequence());
+                place.extend_from_slice(format!("{} ", before.count()).as_bytes());
+            }
+            let is_named =
+                |other: &&Line| line.is("server") && of_servers.iter().any(|name| other.is(name));
+            let within = scope.lines().iter().filter(is_named);
+            for line in std::iter::once(line).chain(within) {
+                for word in std::iter::once(&line.name).chain(&line.args) {
+                    place.extend_from_slice(&word.bytes);
+                    place.push(b'\0');
+                }
+            }
+        }
+        place
+    }
+
     /// The line that opens it; none opens the root.
     #[must_use]
     pub fn line(self) -> Option<&'a Line> {

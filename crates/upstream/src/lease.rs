@@ -57,8 +57,8 @@ impl Lease {
 
     /// It has failed. Whether it is disabled for that for a while.
     pub(crate) fn fail(&mut self, now: Instant) -> bool {
+        self.settle(now, |latency, now, after| latency.note_failure(now, after));
         let now = millis(now);
-        self.settle(now, |latency, after| latency.note_failure(now, after));
         let is_single = self.peers.is_single();
         match self.peer() {
             Some(peer) if !is_single => {
@@ -82,13 +82,14 @@ impl Lease {
     }
 
     /// Tells `p2c` how long it has been, once.
-    fn settle(&mut self, now: u64, tell: impl FnOnce(&Latency, Duration)) {
+    fn settle(&mut self, now: Instant, tell: impl FnOnce(&Latency, u64, Duration)) {
         if std::mem::take(&mut self.is_open)
             && self.method == Method::PowerOfTwoChoices
             && let Some(peer) = self.peer()
         {
+            let now = millis(now);
             let after = Duration::from_millis(now.saturating_sub(self.since));
-            tell(&peer.state().latency, after);
+            tell(&peer.state().latency, now, after);
         }
     }
 
@@ -103,8 +104,7 @@ impl Lease {
 
     /// The head of its answer has come after this time.
     pub fn head_came(&mut self, after: Duration) {
-        let now = millis(engine::now());
-        self.settle(now, |latency, _| latency.note(now, after));
+        self.settle(engine::now(), |latency, now, _| latency.note(now, after));
         let Some(timed) = self.method.timed() else {
             return;
         };
@@ -144,8 +144,9 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.answered(0);
-        let now = millis(engine::now());
-        self.settle(now, |latency, after| latency.note_at_least(now, after));
+        self.settle(engine::now(), |latency, now, after| {
+            latency.note_at_least(now, after);
+        });
         if let Some(peer) = self.peer() {
             peer.state().give_back();
         }

@@ -77,7 +77,7 @@ fn can_be_spared(side: &Side, index: usize, now: u64, outliers: &Outliers) -> bo
         let is_out = peer.state().standing.is_out(now);
         count += 1;
         out += u64::from(is_out);
-        others |= place != index && !is_out && !peer.is_out(now);
+        others |= place != index && !is_out && peer.is_fit(now);
     }
     others && out < count.saturating_mul(outliers.max) / 100
 }
@@ -87,7 +87,7 @@ pub(crate) fn are_all_there_is(side: &Side, now: u64) -> bool {
     let mut others = side
         .iter()
         .filter(|peer| !peer.state().standing.is_out(now));
-    others.all(|peer| peer.down || peer.draining || peer.is_out(now))
+    !others.any(|peer| peer.is_fit(now))
 }
 
 /// What a peer is judged by, over all threads and reloads.
@@ -180,6 +180,7 @@ mod tests {
 
     use engine::net::Address;
 
+    use crate::health::Check;
     use crate::peer::Peer;
 
     const OUTLIERS: Outliers = Outliers {
@@ -296,5 +297,29 @@ mod tests {
         two[1].state().fail(1, 1, 1);
         assert_eq!(fail_often(&two, 0, 1), None);
         assert!(!are_all_there_is(&two, 1));
+    }
+
+    #[test]
+    fn one_that_has_failed_its_checks_cannot_stand_in() {
+        let check = Check {
+            place: "here".into(),
+            mandatory: false,
+            persistent: false,
+        };
+        let checked = |number: u8| {
+            let mut peer = Peer::new(Address::Unix(format!("{number}").into()));
+            peer.checks = Some([check.clone()].into());
+            peer
+        };
+        let two = Side::new([0, 1].map(checked));
+        let unhealthy = || two[1].health().unwrap().failed(0, 1);
+        unhealthy();
+        assert_eq!(fail_often(&two, 0, 1), None);
+        // Where it fails later, the one that is out is all that there is.
+        two[1].health().unwrap().passed(0, 1);
+        assert_eq!(fail_often(&two, 0, 1), Some(30));
+        assert!(!are_all_there_is(&two, 2));
+        unhealthy();
+        assert!(are_all_there_is(&two, 2));
     }
 }

@@ -158,12 +158,17 @@ impl Peer {
 
     /// Whether any request may be given to it now.
     pub(crate) fn is_live(&self, now: u64) -> bool {
-        !self.draining && self.is_live_by_name(now)
+        self.is_fit(now) && !self.is_full()
     }
 
     /// Whether a request may be given to it now that names it.
     pub(crate) fn is_live_by_name(&self, now: u64) -> bool {
         self.is_open() && !self.is_out(now) && !self.is_full()
+    }
+
+    /// Whether nothing speaks against it but the requests that it has, or that it does worse than others.
+    pub(crate) fn is_fit(&self, now: u64) -> bool {
+        self.is_open() && !self.draining && !self.is_out(now)
     }
 
     /// Whether it has failed too often of late.

@@ -222,3 +222,30 @@ fn trees_may_go_to_another_thread() {
     sendable(&at(&loaded, &[]));
     sendable(&Template::default());
 }
+
+#[test]
+fn a_place_is_what_is_written_around_it() {
+    let place = |http: &str, path: &[&str], of_servers: &[&str]| {
+        let loaded = read(http);
+        at(&loaded, path).place(of_servers)
+    };
+    let location = ["server", "location"];
+    let plain = place("server { location /a { } }", &location, &[]);
+    let other = place(
+        "root /x; server { root /y; location /a { root /z; } }",
+        &location,
+        &[],
+    );
+    assert_eq!(plain, other);
+    let elsewhere = place("server { location /b { } }", &location, &[]);
+    assert_ne!(plain, elsewhere);
+    let within = place(
+        "server { location /b { location /a { } } }",
+        &["server", "location", "location"],
+        &[],
+    );
+    assert_ne!(plain, within);
+    // Lines of servers count where they are asked for.
+    let named = place("server { root /y; location /a { } }", &location, &["root"]);
+    assert_ne!(plain, named);
+}

@@ -184,7 +184,7 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
         let number = checks.borrow_mut().add(
             group,
             Check {
-                place: place_of(scope),
+                place: scope.place(&["server_name"]).into(),
                 mandatory: written.mandatory,
                 persistent: written.persistent,
             },
@@ -201,24 +201,6 @@ fn named_group(scope: ScopeRef<'_>) -> Option<&[u8]> {
     let host = url.get(scheme + b"://".len()..)?;
     let end = memchr::memchr2(b'/', b'?', host).unwrap_or(host.len());
     host.get(..end)
-}
-
-/// What a location is known by over reloads: its server's first name, and how it and those around it are written.
-fn place_of(scope: ScopeRef<'_>) -> Bytes {
-    let mut place = Vec::new();
-    let mut at = Some(scope);
-    while let Some(scope) = at {
-        let line = match scope.context() {
-            Contexts::SERVER => scope.lines().iter().find(|line| line.is("server_name")),
-            _ => scope.line(),
-        };
-        for word in line.into_iter().flat_map(|line| &line.args) {
-            place.extend_from_slice(&word.bytes);
-            place.push(b' ');
-        }
-        at = scope.parent();
-    }
-    place.into()
 }
 
 /// Compiles the check of a location.

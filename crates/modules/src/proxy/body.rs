@@ -514,7 +514,7 @@ impl Source for UpstreamBody {
     }
 
     fn outlives_client(&self) -> bool {
-        self.settings.ignore_client_abort
+        self.settings.tries.ignore_client_abort
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use ::upstream::Lease;
 use ::upstream::pool::{self, Connection, Made};
 use bytes::Bytes;
-use conf::{Line, ScopeRef};
 use engine::Buffer;
 use engine::net::{Address, SocketOptions};
 use framework::generation::Local;
@@ -97,35 +96,6 @@ pub(super) fn ends_of(request: &Request) -> Option<Ends> {
         }),
         _ => None,
     }
-}
-
-/// What a scope is known by over reloads, whatever is written elsewhere: the blocks around it as they are written, those of servers with
-/// their addresses and names.
-pub(super) fn place_of(scope: ScopeRef<'_>) -> Bytes {
-    let mut place = b"of ".to_vec();
-    let mut around = Some(scope);
-    while let Some(scope) = around {
-        around = scope.parent();
-        let (Some(line), Some(parent)) = (scope.line(), around) else {
-            continue;
-        };
-        if line.is("if") {
-            // Of two with the same condition each has its own.
-            let before = parent.lines().iter();
-            let before =
-                before.filter(|other| other.is("if") && other.sequence() < line.sequence());
-            place.extend_from_slice(format!("{} ", before.count()).as_bytes());
-        }
-        let is_name = |line: &&Line| line.is("listen") || line.is("server_name");
-        let names = scope.lines().iter().filter(is_name);
-        for line in std::iter::once(line).chain(names.filter(|_| line.is("server"))) {
-            for word in std::iter::once(&line.name).chain(&line.args) {
-                place.extend_from_slice(&word.bytes);
-                place.push(b'\0');
-            }
-        }
-    }
-    place.into()
 }
 
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.

@@ -193,7 +193,7 @@ async fn pass_on(
         introduction: introduction(settings.proxy_protocol, ends_of(request)),
         terms: Bytes::new(),
     };
-    let ignore_abort = settings.ignore_client_abort;
+    let ignore_abort = settings.tries.ignore_client_abort;
     let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => return Ok(finish(request, status)),
@@ -203,13 +203,13 @@ async fn pass_on(
         }
     };
     reach.terms = terms(proxy, &group, &reach);
-    let mut selection = group.select(request, settings.next_upstream_tries);
+    let mut selection = group.select(request, settings.tries.next_upstream_tries);
     let home = Rc::new(Home {
         local: Rc::clone(&request.local),
         group,
     });
     let asking = Asking {
-        tries: settings.tries(),
+        tries: settings.tries,
         reach: &reach,
         conversation: HttpConversation {
             settings: &settings,
@@ -406,7 +406,7 @@ async fn wait_for_peer(
         return Ok(());
     }
     let taken = either(peer.stream.drained(BACKLOG_MAX), peer.stream.recv(None));
-    let taken = if settings.ignore_client_abort {
+    let taken = if settings.tries.ignore_client_abort {
         taken.await
     } else {
         match either(taken, exchange.client_gone()).await {

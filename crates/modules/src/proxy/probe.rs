@@ -154,7 +154,7 @@ impl Probe<'_> {
         });
         let settings = &self.proxy.settings;
         let asking = Asking {
-            tries: settings.tries(),
+            tries: settings.tries,
             reach,
             conversation: HttpConversation { settings, outgoing },
             home: &home,

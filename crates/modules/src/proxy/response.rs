@@ -127,7 +127,7 @@ async fn read_head(
         let receiving = peer.stream.recv(deadline);
         let received = if let Some(early) = early {
             early
-        } else if settings.ignore_client_abort {
+        } else if settings.tries.ignore_client_abort {
             receiving.await
         } else {
             match either(receiving, exchange.client_gone()).await {

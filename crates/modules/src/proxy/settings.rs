@@ -23,9 +23,8 @@ use http::variables::Compiling as _;
 use proto::proxy_protocol::Version;
 
 use super::buffers::{self, Buffers};
-use super::connection::place_of;
 use super::cookies::{self, Cookies};
-use super::family::{Causes, Family};
+use super::family::Family;
 use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
 use super::store::Store;
@@ -204,8 +203,8 @@ pub(super) enum Redirect {
 
 /// `proxy_*` of a scope, but for `proxy_pass` itself.
 pub struct Settings {
-    pub(super) connect_timeout: Duration,
-    pub(super) send_timeout: Duration,
+    /// What of these is about asking upstreams at all.
+    pub(super) tries: Tries,
     pub(super) read_timeout: Duration,
     pub(super) buffering: bool,
     pub(super) buffers: Buffers,
@@ -213,12 +212,6 @@ pub struct Settings {
     pub(super) pass_request_headers: bool,
     pub(super) pass_request_body: bool,
     pub(super) intercept_errors: bool,
-    pub(super) ignore_client_abort: bool,
-    pub(super) next_upstream: Causes,
-    /// 0 is no limit.
-    pub(super) next_upstream_tries: usize,
-    /// Zero is no limit.
-    pub(super) next_upstream_timeout: Duration,
     pub(super) buffer_size: usize,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
@@ -328,8 +321,16 @@ impl Feature for Settings {
             &buffers.limits.directory,
         )?;
         Ok(Settings {
-            connect_timeout: scope.get(&PROXY.connect_timeout)?,
-            send_timeout: scope.get(&PROXY.send_timeout)?,
+            tries: Tries {
+                connect_timeout: scope.get(&PROXY.connect_timeout)?,
+                send_timeout: scope.get(&PROXY.send_timeout)?,
+                // What is to be stored is fetched in any case.
+                ignore_client_abort: scope.get(&PROXY.ignore_client_abort)? || store.is_some(),
+                next_upstream: scope.get(&PROXY.next_upstream)?,
+                next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
+                    .unwrap_or(usize::MAX),
+                next_upstream_timeout: scope.get(&PROXY.next_upstream_timeout)?,
+            },
             read_timeout: scope.get(&PROXY.read_timeout)?,
             buffering: scope.get(&PROXY.buffering)?,
             buffers,
@@ -337,12 +338,6 @@ impl Feature for Settings {
             pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
             pass_request_body: scope.get(&PROXY.pass_request_body)?,
             intercept_errors: scope.get(&PROXY.intercept_errors)?,
-            // What is to be stored is fetched in any case.
-            ignore_client_abort: scope.get(&PROXY.ignore_client_abort)? || store.is_some(),
-            next_upstream: scope.get(&PROXY.next_upstream)?,
-            next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
-                .unwrap_or(usize::MAX),
-            next_upstream_timeout: scope.get(&PROXY.next_upstream_timeout)?,
             buffer_size: scope.get(&PROXY.buffer_size)? as usize,
             version: scope.get(&HTTP_VERSION)?,
             method: scope
@@ -366,18 +361,6 @@ impl Feature for Settings {
 }
 
 impl Settings {
-    /// What of these is about asking upstreams at all.
-    pub(super) fn tries(&self) -> Tries {
-        Tries {
-            connect_timeout: self.connect_timeout,
-            send_timeout: self.send_timeout,
-            ignore_client_abort: self.ignore_client_abort,
-            next_upstream: self.next_upstream,
-            next_upstream_tries: self.next_upstream_tries,
-            next_upstream_timeout: self.next_upstream_timeout,
-        }
-    }
-
     /// Whether the upstream gets the client's body.
     pub(super) fn passes_body(&self) -> bool {
         self.pass_request_body && self.body.is_none()
@@ -482,7 +465,7 @@ impl Proxy {
             settings,
             destination,
             tls,
-            place: place_of(scope),
+            place: scope.place(&["listen", "server_name"]).into(),
             prefix_length: prefix.len(),
             redirects,
         })))

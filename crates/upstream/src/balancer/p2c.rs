@@ -48,7 +48,7 @@ impl Latency {
 
     /// Microseconds to expect; `None` where nothing is known.
     fn look(&self, now: u64) -> Option<f64> {
-        let (known, since) = parts(self.0.load(Ordering::Relaxed), now);
+        let (known, since) = unpack(self.0.load(Ordering::Relaxed), now);
         known.map(|known| f64::from(known) * weight_after(since))
     }
 
@@ -56,7 +56,7 @@ impl Latency {
         let _ = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |packed| {
-                let (known, since) = parts(packed, now);
+                let (known, since) = unpack(packed, now);
                 // `as` keeps within 32 bits what is more. 0 would be no news.
                 let micros = (new(known, since) as u32).max(1);
                 Some(u64::from(micros) << 32 | now & LOWER)
@@ -67,7 +67,7 @@ impl Latency {
 const LOWER: u64 = u32::MAX as u64;
 
 /// What was known, and how long ago.
-fn parts(packed: u64, now: u64) -> (Option<u32>, Duration) {
+fn unpack(packed: u64, now: u64) -> (Option<u32>, Duration) {
     let micros = u32::try_from(packed >> 32).unwrap_or(u32::MAX);
     let since = now.wrapping_sub(packed) & LOWER;
     ((micros > 0).then_some(micros), Duration::from_millis(since))
@@ -89,9 +89,12 @@ impl Balancer for PowerOfTwoChoices {
         if let Some(hinted) = asked.hinted() {
             return Some(hinted);
         }
-        let total: i64 = asked.all_live().map(|(_, peer)| peer.weight).sum();
+        let total: i64 = asked
+            .all_live()
+            .map(|(_, peer)| parts(peer, asked.now))
+            .sum();
         let (first, of_first) = draw(asked, total, None)?;
-        let rest = total.saturating_sub(of_first.weight);
+        let rest = total.saturating_sub(parts(of_first, asked.now));
         let Some((second, of_second)) = draw(asked, rest, Some(first)) else {
             return Some(first);
         };
@@ -102,7 +105,7 @@ impl Balancer for PowerOfTwoChoices {
         };
         let load = |peer: &Peer| {
             let requests = peer.state().connections().saturating_add(1);
-            (latency(peer) + 1.0) * requests as f64 / peer.weight as f64
+            (latency(peer) + 1.0) * requests as f64 / parts(peer, asked.now) as f64
         };
         Some(match load(of_second) < load(of_first) {
             true => second,
@@ -111,12 +114,17 @@ impl Balancer for PowerOfTwoChoices {
     }
 }
 
-/// One of those that may be asked, by chance and weight, but not this one. Their weights together are `total`.
+/// What of its weight a peer has now: all unless it starts slowly.
+fn parts(peer: &Peer, now: u64) -> i64 {
+    peer.weight.saturating_mul(peer.share_of_weight(now))
+}
+
+/// One of those that may be asked, by chance and weight, but not this one. Their parts together are `total`.
 fn draw<'a>(asked: &'a Asked<'_>, total: i64, without: Option<usize>) -> Option<(usize, &'a Peer)> {
     let mut share = framework::random::below(usize::try_from(total).ok()?) as i64;
     let mut others = asked.all_live().filter(|(at, _)| Some(*at) != without);
     others.find(|(_, peer)| {
-        share = share.saturating_sub(peer.weight);
+        share = share.saturating_sub(parts(peer, asked.now));
         share < 0
     })
 }

@@ -102,6 +102,34 @@ fn failures_make_a_peer_a_slow_one() {
 }
 
 /// Whatever may be chosen is: who is out, full or tried is no choice, with peers of any weights.
+/// As in `least_conn`, whose turns and loads know it, too.
+#[test]
+fn p2c_lets_a_peer_start_slowly() {
+    let mut slow = peer("slow");
+    slow.slow_start = Duration::from_secs(3600);
+    let group = p2c(vec![slow, peer("other")]);
+    let now = Instant::now();
+    let peers = group.peers();
+    let at_once = |selections: usize| {
+        let mut held = Vec::new();
+        for _ in 0..selections {
+            let mut selection = Selection::new(&group, 0);
+            selection.next(now);
+            held.push(selection);
+        }
+        connections(&group)
+    };
+    let [slow, other] = at_once(100)[..] else {
+        panic!()
+    };
+    assert!(slow >= 40 && other >= 40, "{slow} {other}");
+    peers.primary[0].recover(now);
+    let [slow, other] = at_once(100)[..] else {
+        panic!()
+    };
+    assert!(slow <= 2 && other >= 98, "{slow} {other}");
+}
+
 #[test]
 fn p2c_finds_who_is_left() {
     let full = with(peer("f"), |peer| peer.max_conns = 1);
