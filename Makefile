@@ -1,7 +1,7 @@
 # What one does here. Every target works from a clean clone.
 #
 #   make run                serve examples/site on http://127.0.0.1:8080; a build for a look, about four minutes on two cores
-#   make release            target/release/tidegate, for use and for measuring; about ten minutes on two cores
+#   make release            target/release/tidegate, for use and for measuring; about fifteen minutes on two cores
 #   make test               every test; installs the Debian packages they use, where it may
 #   make check              format, clippy, rustdoc and the tidy test; changes nothing
 #   make bench              tidegate beside nginx, requests per second of server CPU (benches/compare --help)
@@ -26,7 +26,7 @@ run:
 	exec target/quick/tidegate -p $(CURDIR)/ -c examples/site/nginx.conf -e target/site/error.log
 
 release:
-	$(CARGO) build --release --bin tidegate
+	$(CARGO) run --quiet --release --package xtask -- release
 
 test: packages
 	$(CARGO) test --workspace

@@ -195,7 +195,7 @@ fn servers_of_groups_are_told_by_their_states() {
              [http]
              upstream u {{ zone uz 64k; server 127.0.0.1:{well} weight=3; server 127.0.0.1:{ill}; server 127.0.0.1:1 down;
                  server 127.0.0.1:2 drain; server 127.0.0.1:{well} backup; }}
-             upstream v {{ server 127.0.0.1:{gone} fail_timeout=1m; server 127.0.0.1:{well}; }}
+             upstream v {{ server 127.0.0.1:{gone} fail_timeout=1m id=7; server 127.0.0.1:{well}; }}
              server {{ listen 127.0.0.1:{ill}; return 500 ill; }}
              server {{ listen 127.0.0.1:{well}; return 200 well; }}"
         )
@@ -203,8 +203,12 @@ fn servers_of_groups_are_told_by_their_states() {
     let [well, ill, gone] = [well, ill, gone].map(|port| format!("127.0.0.1:{port}"));
     let name = |name: &str, group: &str, server: &str, more: &str| {
         let peer = server.replace(" (2)", "");
+        let id = match server == gone {
+            true => ",id=\"7\"",
+            false => "",
+        };
         format!(
-            "tidegate_upstream_{name}{{upstream=\"{group}\",server=\"{server}\",peer=\"{peer}\"{more}}}"
+            "tidegate_upstream_{name}{{upstream=\"{group}\",server=\"{server}\",peer=\"{peer}\"{id}{more}}}"
         )
     };
     let state = |numbers: &BTreeMap<String, f64>, group: &str, server: &str| -> &'static str {
@@ -270,7 +274,7 @@ fn servers_of_groups_are_told_by_their_states() {
             ),
             "\"backup\":true".to_owned(),
             format!(
-                "{{\"upstream\":\"v\",\"servers\":[{{\"server\":\"{gone}\",\"peer\":\"{gone}\",\"backup\":false,\"weight\":1,\"state\":\"unavail\",\"active\":0,\"requests\":1,\"fails\":1,\"unavail\":1}}"
+                "{{\"upstream\":\"v\",\"servers\":[{{\"server\":\"{gone}\",\"peer\":\"{gone}\",\"id\":7,\"backup\":false,\"weight\":1,\"state\":\"unavail\",\"active\":0,\"requests\":1,\"fails\":1,\"unavail\":1}}"
             ),
         ] {
             assert!(json.contains(&part), "no {part} in {json}");

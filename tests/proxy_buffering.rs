@@ -418,7 +418,7 @@ fn a_client_that_leaves_leaves_nothing_behind() {
 
 #[test]
 fn a_file_that_cannot_be_made_ends_the_response() {
-    let lines = "limit_rate 100; proxy_temp_path temp/gone;";
+    let lines = "limit_rate 1000; proxy_temp_path temp/gone;";
     each_server(lines, "", |server, upstream| {
         let path = "/p/plain/200000";
         fs::remove_dir_all(server.prefix.join("temp/gone")).unwrap();

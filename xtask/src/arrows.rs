@@ -19,6 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proto",
             "conf",
             "engine",
+            // Its tests: the traffic of the build for use.
+            "xtask",
         ],
     ),
     ("base", &[]),

@@ -9,6 +9,7 @@ pub mod floor;
 mod floor_proxy;
 pub mod judge;
 pub mod plot;
+pub mod release;
 pub mod source;
 pub mod tidy;
 pub mod words;

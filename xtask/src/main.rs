@@ -1,4 +1,4 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|floor`.
+//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|release|floor`.
 //!
 //! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
 
@@ -11,6 +11,7 @@ const USAGE: &str = "usage: xtask COMMAND
   circles [CRATE]          which files of a crate import one another; with CRATE, every such import
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
   docs [--check]           writes the generated pages and plots, or says which is stale
+  release                  builds target/release/tidegate by what a build before it has counted under traffic
   floor [options]          the cheapest server there can be, for the benches, see `xtask floor --help`";
 
 fn main() -> ExitCode {
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         "circles" => circles(rest),
         "judge" => xtask::judge::run(rest),
         "docs" => xtask::docs::run(rest),
+        "release" => xtask::release::run(rest),
         "floor" => xtask::floor::run(rest),
         _ => Err(USAGE.to_string()),
     };

@@ -206,8 +206,19 @@ impl ClientHead {
 
     /// All fields in the order they came: name and value.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.known_headers().map(|(_, name, value)| (name, value))
+    }
+
+    /// The same, with what is known of the name.
+    pub fn known_headers(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
         let fields = self.fields().iter();
-        fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
+        fields.map(|field| {
+            (
+                field.known,
+                field.name(&self.bytes),
+                field.value(&self.bytes),
+            )
+        })
     }
 
     /// The value of the first field of a name that is not known, in lower case.

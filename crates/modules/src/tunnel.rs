@@ -302,7 +302,9 @@ impl Conversation for Silence {
         _: &mut Exchange,
         _: &mut UpstreamConnection,
     ) -> Result<(), AttemptError> {
-        tries::note(request, |attempt, elapsed| attempt.header_time = elapsed);
+        tries::note(request, |attempt, began| {
+            attempt.header_time = began.elapsed()
+        });
         Ok(())
     }
 
@@ -347,10 +349,10 @@ async fn serve(
         terms: Bytes::from_static(NEVER_SHARED),
     };
     let mut selection = group.select(request, settings.tries.next_upstream_tries);
-    let home = Rc::new(Home {
+    let home = Home {
         local: Rc::clone(&request.local),
         group,
-    });
+    };
     let asking = Asking {
         tries: settings.tries,
         reach: &reach,

@@ -130,6 +130,7 @@ known! {
     XAccelCharset "x-accel-charset"
     Http2Settings "http2-settings"
     SecWebsocketKey "sec-websocket-key"
+    XPad "x-pad"
 }
 
 impl Known {}
@@ -301,9 +302,78 @@ fn trim_spaces(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
+/// Names of fields in any case, known ones and others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameSet {
+    known: KnownSet,
+    /// In lower case.
+    others: Vec<Box<[u8]>>,
+}
+
+impl NameSet {
+    /// Whether a field of this name is one of them, where it is known what name that is.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, known: Known, name: &[u8]) -> bool {
+        match known {
+            Known::Other => self
+                .others
+                .iter()
+                .any(|other| other.eq_ignore_ascii_case(name)),
+            known => self.known.contains(known),
+        }
+    }
+
+    /// Whether a known name is one of them.
+    #[inline]
+    #[must_use]
+    pub fn contains_known(&self, known: Known) -> bool {
+        self.known.contains(known)
+    }
+
+    /// Whether this name is one of them.
+    #[must_use]
+    pub fn contains_name(&self, name: &[u8]) -> bool {
+        self.contains(Known::from_name(name), name)
+    }
+}
+
+impl<'a> FromIterator<&'a [u8]> for NameSet {
+    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(names: I) -> NameSet {
+        let mut set = NameSet::default();
+        for name in names {
+            match Known::from_name(name) {
+                Known::Other => set.others.push(name.to_ascii_lowercase().into()),
+                known => set.known.insert(known),
+            }
+        }
+        set
+    }
+}
+
+/// Whether there is a byte below 0x0E among them: a line break, or what is next to never in a value.
+#[inline]
+fn has_control(value: &[u8]) -> bool {
+    const EACH: u64 = u64::MAX / 255;
+    let (words, rest) = value.as_chunks::<8>();
+    let below = |word: u64| word.wrapping_sub(EACH * 0x0E) & !word & (EACH * 0x80);
+    let found = words.iter().map(|word| below(u64::from_ne_bytes(*word)));
+    found.fold(0, |found, word| found | word) != 0 || rest.iter().any(|byte| *byte < 0x0E)
+}
+
 /// Appends a field's value as it is sent. Line breaks, which would end the field (RFC 9110, section
 /// 5.5), become spaces: decoded parts of a request get into values by variables.
+#[inline]
 pub fn append_value(value: &[u8], out: &mut Vec<u8>) {
+    match has_control(value) {
+        false => out.extend_from_slice(value),
+        true => append_lines(value, out),
+    }
+}
+
+/// The same, with a look at each byte.
+#[cold]
+fn append_lines(value: &[u8], out: &mut Vec<u8>) {
     let mut rest = value;
     while let Some(at) = memchr::memchr2(b'\r', b'\n', rest) {
         let (line, behind) = rest.split_at(at);
@@ -327,6 +397,32 @@ mod tests {
         };
         assert_eq!(sent(b"a b"), b"a b");
         assert_eq!(sent(b"\ra\r\nb: c\n"), b" a  b: c ");
+        // Wherever a line break stands, and whatever stands beside it.
+        for length in 1..40 {
+            for at in 0..length {
+                for beside in [b'a', b'\t', 0, 0x0E, 0x7F, 0x80, 0x8D, 0xFF] {
+                    let mut value = vec![beside; length];
+                    assert_eq!(sent(&value), value);
+                    value[at] = b'\n';
+                    let line = sent(&value);
+                    value[at] = b' ';
+                    assert_eq!(line, value);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_set_has_names_in_any_case() {
+        let set: NameSet = [&b"Date"[..], b"x-own"].into_iter().collect();
+        for name in [&b"date"[..], b"DATE", b"X-Own", b"x-own"] {
+            assert!(set.contains_name(name));
+            assert!(set.contains(Known::from_name(name), name));
+        }
+        for name in [&b"Server"[..], b"x-own2", b"x-ow", b""] {
+            assert!(!set.contains_name(name));
+        }
+        assert!(!NameSet::default().contains_name(b"other"));
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Span {
             .unwrap_or_default()
     }
 
+    /// Where they stand.
+    pub fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
     /// Number of bytes.
     pub fn len(self) -> usize {
         self.end.saturating_sub(self.start) as usize

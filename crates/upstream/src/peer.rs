@@ -24,6 +24,8 @@ pub struct Peer {
     pub server: Bytes,
     /// What requests name it by that want it and no other; empty where none can.
     pub id: Bytes,
+    /// The number that the configuration gives its server, for metrics.
+    pub number: Option<u64>,
     /// How many parts of the requests it gets; at least 1.
     pub weight: i64,
     /// The most requests that it is given at a time; 0 is no limit.
@@ -55,6 +57,7 @@ impl Peer {
         Peer {
             server: name.clone(),
             id: Bytes::new(),
+            number: None,
             name,
             address,
             weight: 1,

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -25,12 +26,25 @@ use crate::group::{Group, Keepalive};
 /// What the thread keeps.
 static POOL: Slot<Pool, Thread> = Slot::new();
 
-/// A connection that is given out.
+/// A connection that is given out. It stays in its box while it goes to and fro.
 pub struct Connection {
     /// Its bytes.
     pub transport: Transport,
     /// What is known of it.
     pub made: Made,
+    /// What wakes for it while it is idle, once it has been that.
+    watch: Option<Arc<Watch>>,
+}
+
+impl Connection {
+    /// One that has just been made.
+    pub fn new(transport: Transport, made: Made) -> Box<Connection> {
+        Box::new(Connection {
+            transport,
+            made,
+            watch: None,
+        })
+    }
 }
 
 /// What is known of a connection over which requests are sent.
@@ -71,7 +85,7 @@ struct Pool {
 }
 
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     group: Bytes,
     until: Instant,
     waker: Waker,
@@ -89,14 +103,26 @@ impl Ready {
 
 /// Wakes the task that watches for one of them.
 struct Watch {
-    key: slab::Key,
+    /// Its key as two halves: another one each time that it becomes idle.
+    key: AtomicU64,
     ready: Arc<Ready>,
+}
+
+impl Watch {
+    fn name(&self, key: slab::Key) {
+        let halves = u64::from(key.generation) << 32 | u64::from(key.index);
+        self.key.store(halves, Ordering::Release);
+    }
 }
 
 impl Wake for Watch {
     fn wake(self: Arc<Watch>) {
+        let halves = self.key.load(Ordering::Acquire);
         let mut ready = self.ready.lock();
-        ready.0.push(self.key);
+        ready.0.push(slab::Key {
+            index: halves as u32,
+            generation: (halves >> 32) as u32,
+        });
         if let Some(task) = ready.1.take() {
             drop(ready);
             task.wake();
@@ -126,7 +152,12 @@ impl OfThread for Pool {
 
 /// An idle connection to this peer of the group, made on the same terms: whatever else two who use it must agree on, such as the name
 /// that TLS was made for.
-pub fn take(local: &Local, group: &Group, address: &Address, terms: &[u8]) -> Option<Connection> {
+pub fn take(
+    local: &Local,
+    group: &Group,
+    address: &Address,
+    terms: &[u8],
+) -> Option<Box<Connection>> {
     group.keepalive?;
     let pool = local.of_thread(&POOL);
     let pool = &mut *pool.borrow_mut();
@@ -142,7 +173,7 @@ pub fn take(local: &Local, group: &Group, address: &Address, terms: &[u8]) -> Op
 }
 
 /// Keeps a connection over which a request has been answered whole, unless it has served for long enough.
-pub fn give_back(local: &Local, group: &Group, connection: Connection) {
+pub fn give_back(local: &Local, group: &Group, connection: Box<Connection>) {
     let Some(keepalive) = group.keepalive else {
         return;
     };
@@ -169,18 +200,27 @@ fn may_stay(keepalive: &Keepalive, made: &Made) -> bool {
 }
 
 impl Pool {
-    fn keep(&mut self, group: &Group, keepalive: &Keepalive, connection: Connection) -> slab::Key {
+    fn keep(
+        &mut self,
+        group: &Group,
+        keepalive: &Keepalive,
+        mut connection: Box<Connection>,
+    ) -> slab::Key {
         let until = engine::now() + keepalive.timeout;
+        let watch = connection.watch.get_or_insert_with(|| {
+            Arc::new(Watch {
+                key: AtomicU64::new(0),
+                ready: Arc::clone(&self.ready),
+            })
+        });
+        let watch = Arc::clone(watch);
         let key = self.idle.insert(Idle {
             connection,
             group: group.name.clone(),
             until,
-            waker: Waker::noop().clone(),
+            waker: Waker::from(Arc::clone(&watch)),
         });
-        if let Some(idle) = self.idle.get_mut(key) {
-            let ready = Arc::clone(&self.ready);
-            idle.waker = Waker::from(Arc::new(Watch { key, ready }));
-        }
+        watch.name(key);
         let keys = match self.by_group.get_mut(&group.name) {
             Some(keys) => keys,
             None => self.by_group.entry(group.name.clone()).or_default(),

@@ -52,6 +52,12 @@ use sending::{LINKED_SEND_MAX, Sending};
 const DRAIN_ROUNDS_MAX: usize = 100;
 const DRAIN_ROUND: Duration = Duration::from_millis(10);
 
+/// A turn that has brought at most so many completions sends what it has to send at once, with a call for each. A send by the
+/// ring completes as soon as the kernel has looked at it, so that the call that hands it over does not wait: another one has to,
+/// a turn later, which has nothing else to do. Where much comes in a turn, one call hands over all that leaves, and the next turn
+/// has come by then.
+const DIRECT_MAX: usize = 1;
+
 pub(crate) struct Uring {
     ring: Ring,
     notifier: Notifier,
@@ -69,6 +75,8 @@ pub(crate) struct Uring {
     arrived: Vec<cqueue::Entry>,
     /// Receives that found no buffer.
     starved: VecDeque<Key>,
+    /// Whether so little has come in this turn that a send is worth a call of its own: see [`DIRECT_MAX`].
+    is_quiet: bool,
     /// Records of finished sends, to be used again.
     #[expect(
         clippy::vec_box,
@@ -187,6 +195,7 @@ impl Uring {
             reserve: Reserve::default(),
             arrived: Vec::new(),
             starved: VecDeque::new(),
+            is_quiet: false,
             spare: Vec::new(),
         };
         uring.watch_notifier();
@@ -285,6 +294,7 @@ impl Uring {
         key: Key,
     ) -> Option<Outcome> {
         let takes_calls = outgoing.takes_calls();
+        let directly = takes_calls || self.is_quiet && !ending.closes();
         let open = self.source(key).and_then(|source| source.socket.as_ref());
         let Some(socket) = open else {
             return Some(Outcome::Sent {
@@ -293,7 +303,7 @@ impl Uring {
                 stop: Stop::Failed(io::ErrorKind::NotConnected.into()),
             });
         };
-        if takes_calls {
+        if directly {
             let (taken, stop) = sys::transmit(socket.as_fd(), &mut outgoing, chunk, false);
             if taken > 0 || !matches!(stop, Stop::Blocked) {
                 return Some(self.sent_directly(key, outgoing, taken, stop, ending));
@@ -752,9 +762,11 @@ impl Engine for Uring {
         let mut arrived = std::mem::take(&mut self.arrived);
         // Looking at them may bring more, if the queue of submissions runs full; those wait for the next turn.
         self.ring.take_arrived(&mut arrived);
+        let arrived_count = arrived.len();
         for entry in arrived.drain(..) {
             self.process(&entry, completions);
         }
+        self.is_quiet = arrived_count <= DIRECT_MAX;
         self.arrived = arrived;
         self.buffers.publish();
         while let Some(key) = self.starved.pop_front() {

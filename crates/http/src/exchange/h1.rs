@@ -25,7 +25,7 @@ use crate::core::LingeringClose;
 use crate::exchange::Abort;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::fields::{self, Line};
-use crate::exchange::sender::Wire;
+use crate::exchange::sender::{Sender, Wire};
 use crate::hot::Form;
 use crate::log;
 use crate::request::Request;
@@ -114,6 +114,8 @@ pub struct H1 {
     filled: bool,
     /// What of the body had been taken in before those.
     before_portion: Refused,
+    /// What of the head waits for its time (`limit_rate`).
+    held: Bytes,
     /// The response as it leaves, where its scope always gives the same one.
     constant: Option<Box<constant::Sent>>,
 }
@@ -181,6 +183,7 @@ impl H1 {
             taken_back: false,
             portion: 0,
             before_portion: Refused::default(),
+            held: Bytes::new(),
             constant: None,
         }
     }
@@ -408,6 +411,11 @@ impl H1 {
         self.keep_alive && !request.keepalive.refused && server_keeps_alive(&self.connection)
     }
 
+    /// Whether some of the head waits for its time.
+    pub fn holds_head(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// See `Exchange::has_sent_head`.
     pub fn has_sent_head(&self) -> bool {
         self.head_sent
@@ -453,9 +461,18 @@ impl H1 {
             keep_alive: self.keep_alive,
         };
         write_head(request, framing, &mut head);
-        request.sent.bytes += head.len() as u64;
         self.constant = constant::Sent::begin(request, &head);
-        self.connection.stream.push(Segment::Bytes(head.into()));
+        let mut head = Bytes::from(head);
+        // What is behind a head that ends this protocol is not paced.
+        let is_last = request.response.status == 101 || request.method == Method::Connect;
+        if let Some(share) =
+            Sender::share_of_head(request).filter(|share| *share < head.len() && !is_last)
+        {
+            self.held = head.split_off(share);
+            self.constant = None;
+        }
+        request.sent.bytes += head.len() as u64;
+        self.connection.stream.push(Segment::Bytes(head));
         Ok(())
     }
 
@@ -587,6 +604,14 @@ impl H1 {
 
 impl Wire for H1 {
     const FRAMING_IS_OF_BODY: bool = true;
+
+    fn take_held(&mut self) -> Bytes {
+        std::mem::take(&mut self.held)
+    }
+
+    fn push_head(&mut self, part: Bytes) {
+        self.connection.stream.push(Segment::Bytes(part));
+    }
 
     fn push(&mut self, segment: Segment, length: u64) -> u64 {
         match (&mut self.constant, &segment) {

@@ -264,7 +264,11 @@ impl Exchange {
         match &mut self.protocol {
             Protocol::H1(h1) => {
                 self.sender.begin(h1, request);
-                h1.send_head(request)
+                h1.send_head(request)?;
+                if h1.holds_head() {
+                    self.sender.head_is_held(request);
+                }
+                Ok(())
             }
             Protocol::H2(h2) => {
                 self.sender.begin(&mut **h2, request);
@@ -333,6 +337,7 @@ impl Exchange {
     pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
+                self.sender.send_held(h1, request).await?;
                 h1.start_send();
                 Ok(())
             }

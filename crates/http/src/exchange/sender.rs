@@ -35,6 +35,14 @@ pub trait Wire {
     /// Queues a stretch of the body, framed; how many bytes the framing adds.
     fn push(&mut self, segment: Segment, length: u64) -> u64;
 
+    /// What of the head has not been queued, since its time has not come yet.
+    fn take_held(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// Queues a part of that.
+    fn push_head(&mut self, _part: Bytes) {}
+
     /// Ends the body that has been queued; how many bytes say so.
     fn push_end(&mut self, request: &Request) -> u64;
 
@@ -92,6 +100,31 @@ impl Sender {
         }
     }
 
+    /// How many bytes of a head may leave at once; `None` for all of it.
+    pub fn share_of_head(request: &mut Request) -> Option<usize> {
+        let plan = Arc::clone(&request.plan);
+        let rate = plan.core.limit_rate_of(request)?;
+        let after = plan.core.limit_rate_after_of(request);
+        usize::try_from(allowed(request, rate, after)).ok()
+    }
+
+    /// As much of a head has left as may at once: what is left of it has to wait.
+    pub fn head_is_held(&mut self, request: &mut Request) {
+        let plan = Arc::clone(&request.plan);
+        if let Some(rate) = plan.core.limit_rate_of(request) {
+            let after = plan.core.limit_rate_after_of(request);
+            self.note_paced(0..request.sent.bytes, rate, after);
+        }
+    }
+
+    /// What has left by now of the response, the last of it being `part`, must have had its time before anything follows it.
+    fn note_paced(&mut self, part: Range<u64>, rate: u64, after: u64) {
+        let paced = std::mem::replace(&mut self.paced, part.end).min(part.start);
+        let counted = part.end.saturating_sub(after) - paced.saturating_sub(after);
+        let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
+        self.paused_until = Some(engine::now() + pause);
+    }
+
     /// See `Exchange::set_queued_max`.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
@@ -104,6 +137,7 @@ impl Sender {
         request: &mut Request,
         piece: Piece,
     ) -> Result<(), Abort> {
+        self.send_held(wire, request).await?;
         match piece {
             Piece::Bytes(bytes) => return self.send_bytes(wire, request, bytes).await,
             Piece::File {
@@ -122,6 +156,30 @@ impl Sender {
             Piece::Include(_) => {}
         }
         Ok(())
+    }
+
+    /// Sends what is left of a head that is longer than what `limit_rate` lets go at once.
+    pub async fn send_held(
+        &mut self,
+        wire: &mut impl Wire,
+        request: &mut Request,
+    ) -> Result<(), Abort> {
+        let mut held = wire.take_held();
+        if held.is_empty() {
+            return Ok(());
+        }
+        // Rare, so that no other response needs room for it.
+        Box::pin(async {
+            while !held.is_empty() {
+                let allowed = self.pace(wire, request, held.len() as u64).await?;
+                let allowed = usize::try_from(allowed).unwrap_or(held.len());
+                let part = held.split_to(allowed.min(held.len()));
+                request.sent.bytes += part.len() as u64;
+                wire.push_head(part);
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn send_bytes(
@@ -166,6 +224,7 @@ impl Sender {
 
     /// Ends the response; everything has been given to the connection when it returns.
     pub async fn end(&mut self, wire: &mut impl Wire, request: &mut Request) -> Result<(), Abort> {
+        self.send_held(wire, request).await?;
         wire.finish();
         self.queued_max = None;
         self.wait_for_client(wire, request).await?;
@@ -224,19 +283,11 @@ impl Sender {
             pause_until(wire, earliest).await?;
         }
         loop {
-            let seconds = engine::wall()
-                .as_secs()
-                .saturating_sub(request.arrival.started_wall.as_secs())
-                + 1;
-            let allowed = rate.saturating_mul(seconds).saturating_add(after);
+            let allowed = allowed(request, rate, after);
             let sent = request.sent.bytes;
             if allowed > sent {
                 let part = (allowed - sent).min(wanted);
-                let paced = std::mem::replace(&mut self.paced, sent + part);
-                let counted =
-                    (sent + part).saturating_sub(after) - paced.min(sent).saturating_sub(after);
-                let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
-                self.paused_until = Some(engine::now() + pause);
+                self.note_paced(sent..sent + part, rate, after);
                 return Ok(part);
             }
             let over = sent - allowed;
@@ -244,6 +295,13 @@ impl Sender {
             pause_until(wire, engine::now() + pause).await?;
         }
     }
+}
+
+/// How many bytes of a response may have been sent by now under `limit_rate`.
+fn allowed(request: &Request, rate: u64, after: u64) -> u64 {
+    let now = engine::wall().as_secs();
+    let seconds = now.saturating_sub(request.arrival.started_wall.as_secs()) + 1;
+    rate.saturating_mul(seconds).saturating_add(after)
 }
 
 /// Queues a stretch of the body and counts it as sent.

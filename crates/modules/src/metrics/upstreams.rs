@@ -20,6 +20,8 @@ pub(super) struct GroupNumbers {
 pub(super) struct ServerNumbers {
     server: String,
     peer: String,
+    /// `id` of the server.
+    number: Option<u64>,
     is_backup: bool,
     weight: i64,
     standing: Standing,
@@ -124,6 +126,7 @@ impl ServerNumbers {
         ServerNumbers {
             server: text(&peer.server),
             peer: text(&peer.name),
+            number: peer.number,
             is_backup,
             weight: peer.weight,
             standing: peer.standing(now),
@@ -168,7 +171,9 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
 
 fn labels(group: &GroupNumbers, server: &ServerNumbers) -> String {
     let [group, name, peer] = [&group.name, &server.server, &server.peer].map(|text| escaped(text));
-    format!("upstream=\"{group}\",server=\"{name}\",peer=\"{peer}\"")
+    let number = server.number.map(|number| format!(",id=\"{number}\""));
+    let number = number.unwrap_or_default();
+    format!("upstream=\"{group}\",server=\"{name}\",peer=\"{peer}\"{number}")
 }
 
 /// As an array of JSON.
@@ -192,6 +197,9 @@ impl ServerNumbers {
     fn json(&self, json: &mut json::Writer) {
         json.key("server").string(&self.server);
         json.key("peer").string(&self.peer);
+        if let Some(number) = self.number {
+            json.key("id").number(number);
+        }
         json.key("backup").boolean(self.is_backup);
         json.key("weight").number(self.weight);
         json.key("state").string(self.standing.name());

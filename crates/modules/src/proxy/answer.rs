@@ -34,9 +34,10 @@ impl AnswerHead {
 
     /// A field's name and value, which share the memory of the head.
     pub(super) fn owned(&self, field: h1::Field) -> Field {
+        // Both lie within the head.
         Field {
-            name: self.bytes.slice_ref(field.name(&self.bytes)),
-            value: self.bytes.slice_ref(field.value(&self.bytes)),
+            name: self.bytes.slice(field.name.range()),
+            value: self.bytes.slice(field.value.range()),
         }
     }
 

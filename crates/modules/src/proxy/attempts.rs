@@ -100,8 +100,12 @@ pub struct History {
     /// The answer's trailer fields.
     pub trailers: Vec<Field>,
     /// When the try under way began.
-    pub started: Option<Instant>,
+    pub began: Began,
 }
+
+/// When a try began, if it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Began(Option<Instant>);
 
 impl Attempts {
     /// Those of a request; `None` where it has asked no upstream.
@@ -126,7 +130,7 @@ impl Attempts {
     pub fn begin_anew(request: &mut Request) -> Rc<Attempts> {
         let mut attempts = match Attempts::of(request) {
             Some(earlier) => earlier.borrow_mut().take(),
-            None => Vec::new(),
+            None => Vec::with_capacity(1),
         };
         if !attempts.is_empty() {
             attempts.push(Attempt::default());
@@ -175,22 +179,22 @@ impl History {
         self.attempts.last_mut()
     }
 
-    /// Writes down something of the try under way, with the time since it began.
-    pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
-        let elapsed = self.elapsed();
+    /// Writes down something of the try under way, of which it is told when it began.
+    pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Began)) {
+        let began = self.began;
         if let Some(attempt) = self.attempt() {
-            write(attempt, elapsed);
+            write(attempt, began);
         }
     }
 
     /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
     pub fn end(&mut self) {
-        let elapsed = self.elapsed();
+        let began = self.began;
         if let Some(attempt) = self.attempt()
             && !attempt.peer.is_empty()
             && attempt.response_time.is_none()
         {
-            attempt.response_time = elapsed;
+            attempt.response_time = began.elapsed();
         }
     }
 
@@ -199,9 +203,17 @@ impl History {
         self.end();
         std::mem::take(&mut self.attempts)
     }
+}
 
-    fn elapsed(&self) -> Option<Duration> {
-        self.started
-            .map(|started| engine::now().saturating_duration_since(started))
+impl Began {
+    /// It begins now.
+    pub fn now() -> Began {
+        Began(Some(engine::now()))
+    }
+
+    /// The time since then.
+    pub fn elapsed(self) -> Option<Duration> {
+        let began = self.0?;
+        Some(engine::now().saturating_duration_since(began))
     }
 }

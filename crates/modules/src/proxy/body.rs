@@ -27,7 +27,7 @@ use proto::h1::response::ResponseBody;
 
 use super::attempts::Attempts;
 use super::pace::Pace;
-use super::response::{READING, WHILE_READING, is_hidden};
+use super::response::{READING, WHILE_READING};
 use super::trailers::TrailerReader;
 use super::tries::told_left;
 use super::{READING_BODY, Settings, UpstreamConnection};
@@ -185,22 +185,15 @@ impl UpstreamBody {
 
     /// Its connection serves another request, or ends.
     fn let_go(&mut self) {
-        let Some(mut peer) = self.peer.take() else {
-            return;
-        };
-        self.seen.borrow_mut().note(|attempt, elapsed| {
-            let header = attempt.header_time.unwrap_or_default();
-            if let Some(lease) = &mut peer.lease {
-                lease.answer_came(header, elapsed.unwrap_or_default());
-            }
-        });
-        let is_read = self.pace.as_ref().is_none_or(Pace::is_empty);
-        peer.done(self.may_go_on && is_read);
+        if let Some(peer) = self.peer.take() {
+            let is_read = self.pace.as_ref().is_none_or(Pace::is_empty);
+            let_go(peer, &self.seen, self.may_go_on && is_read);
+        }
     }
 
     fn note_end(&self) {
         let mut seen = self.seen.borrow_mut();
-        seen.note(|attempt, elapsed| attempt.response_time = elapsed);
+        seen.note(|attempt, began| attempt.response_time = began.elapsed());
     }
 
     /// The upstream sends no more: the end where nothing else marks it, else a broken response.
@@ -367,7 +360,7 @@ impl UpstreamBody {
         let deadline = self
             .deadline
             .get_or_insert_with(|| engine::now() + read_timeout);
-        let received = ready!(peer.stream.poll_recv(Some(*deadline), context));
+        let received = ready!(peer.stream().poll_recv(Some(*deadline), context));
         self.deadline = None;
         match received {
             Ok(buffer) if buffer.is_empty() => self.stopped = Some(Ok(())),
@@ -407,6 +400,17 @@ impl UpstreamBody {
         }
         Poll::Ready(())
     }
+}
+
+/// The answer has come whole: its connection serves another request, if it may go on, or ends.
+pub(super) fn let_go(mut peer: UpstreamConnection, seen: &Attempts, may_go_on: bool) {
+    if let Some(lease) = &mut peer.lease {
+        seen.borrow_mut().note(|attempt, began| {
+            let header = attempt.header_time.unwrap_or_default();
+            lease.answer_came(header, began.elapsed().unwrap_or_default());
+        });
+    }
+    peer.done(may_go_on);
 }
 
 impl Source for UpstreamBody {
@@ -509,7 +513,7 @@ impl Source for UpstreamBody {
             return Vec::new();
         }
         let seen = self.seen.borrow();
-        let passed = |field: &&Field| !is_hidden(&self.settings, &field.name);
+        let passed = |field: &&Field| !self.settings.hidden.contains_name(&field.name);
         seen.trailers.iter().filter(passed).cloned().collect()
     }
 

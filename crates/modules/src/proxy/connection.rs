@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::upstream::Lease;
-use ::upstream::pool::{self, Connection, Made};
+use ::upstream::pool::{self, Connection};
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, SocketOptions};
@@ -21,8 +21,7 @@ use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer.
 pub(crate) struct UpstreamConnection {
-    pub(super) stream: Transport,
-    made: Made,
+    connection: Box<Connection>,
     /// What it sent, or how it ended, while the request was still being sent.
     pub(super) early: Option<io::Result<Buffer>>,
     /// Whether the request has been given to it to its last byte.
@@ -30,12 +29,13 @@ pub(crate) struct UpstreamConnection {
     /// The peer, as long as it has the request; once it has answered.
     pub(super) lease: Option<Lease>,
     /// What is learned of the session as soon as the last byte of the answer has come.
-    pub(crate) at_end: Option<AtEnd>,
+    pub(crate) at_end: Option<Box<AtEnd>>,
     /// Where it goes once its answer has come whole.
-    home: Rc<Home>,
+    home: Home,
 }
 
 /// Where connections are kept that have served one request and may serve another.
+#[derive(Clone)]
 pub(crate) struct Home {
     pub(crate) local: Rc<Local>,
     pub(crate) group: Arc<Group>,
@@ -44,15 +44,13 @@ pub(crate) struct Home {
 impl UpstreamConnection {
     /// A request may be sent over it.
     pub(super) fn over(
-        connection: Connection,
+        connection: Box<Connection>,
         send_timeout: Duration,
-        home: Rc<Home>,
+        home: Home,
     ) -> UpstreamConnection {
-        let Connection { transport, made } = connection;
-        transport.set_send_timeout(send_timeout);
+        connection.transport.set_send_timeout(send_timeout);
         UpstreamConnection {
-            stream: transport,
-            made,
+            connection,
             early: None,
             asked: false,
             lease: None,
@@ -61,20 +59,21 @@ impl UpstreamConnection {
         }
     }
 
+    /// Its bytes.
+    pub(super) fn stream(&self) -> &Transport {
+        &self.connection.transport
+    }
+
     /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
     /// much.
     pub(super) fn done(mut self, may_go_on: bool) {
         self.at_end = None;
         self.lease = None;
         let is_kept = may_go_on && self.asked && self.early.is_none();
-        if !is_kept || self.stream.backlog() > 0 || self.home.group.shared.keepalive.is_none() {
-            return self.stream.announce_end();
+        if !is_kept || self.stream().backlog() > 0 || self.home.group.shared.keepalive.is_none() {
+            return self.connection.transport.announce_end();
         }
-        let connection = Connection {
-            transport: self.stream,
-            made: self.made,
-        };
-        pool::give_back(&self.home.local, &self.home.group.shared, connection);
+        pool::give_back(&self.home.local, &self.home.group.shared, self.connection);
     }
 }
 

@@ -15,7 +15,7 @@ use super::settings::{HttpVersion, Settings};
 use super::target::Target;
 
 /// Fields of the client's request that speak of its own connection and are not passed on.
-const OWN_CONNECTION: [&[u8]; 9] = [
+pub(super) const OWN_CONNECTION: [&[u8]; 9] = [
     b"host",
     b"connection",
     b"proxy-connection",
@@ -104,15 +104,8 @@ pub(super) fn write(
         None => write_framing(request, &settings, buffered, &mut head),
     }
     if settings.pass_request_headers {
-        for (name, value) in request.headers() {
-            let own = OWN_CONNECTION
-                .iter()
-                .any(|own| own.eq_ignore_ascii_case(name));
-            let set = settings
-                .set
-                .iter()
-                .any(|field| field.lower.eq_ignore_ascii_case(name));
-            if !own && !set {
+        for (known, name, value) in request.client.known_headers() {
+            if !settings.replaced.contains(known, name) {
                 write_field(name, value, &mut head);
             }
         }
@@ -193,19 +186,19 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
 }
 
 fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
-    let mut host = Vec::new();
     // Of several the last holds.
     let set = settings.set.iter().rfind(|field| &*field.lower == b"host");
     if let Some(field) = set {
+        let mut host = Vec::new();
         field.value.append_to(request, &mut host);
-        if host.is_empty() && settings.version == HttpVersion::Http10 {
+        if !host.is_empty() {
+            return write_field(b"Host", &host, head);
+        }
+        if settings.version == HttpVersion::Http10 {
             return;
         }
     }
-    if host.is_empty() {
-        host.extend_from_slice(&target.host);
-    }
-    write_field(b"Host", &host, head);
+    write_field(b"Host", &target.host, head);
 }
 
 /// How the body is delimited, unless `proxy_set_header` says it.

@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
 //! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
 //! request, `tries` is the loop over peers, `response` reads the answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
-//! (at its `pace`, with its `trailers`), `store` keeps it, `tunnel` carries upgraded
+//! (at its `pace`, with its `trailers`) unless it is `whole` already, `store` keeps it, `tunnel` carries upgraded
 //! connections; `connection` is one to a server, `probe` asks one on our own account. Which server of a group is asked is the business of `upstream`.
 
 pub mod answer;
@@ -26,6 +26,7 @@ mod trailers;
 pub(crate) mod tries;
 pub(crate) mod tunnel;
 pub mod variables;
+mod whole;
 
 use std::io;
 use std::rc::Rc;
@@ -59,6 +60,7 @@ use response::UpstreamResponse;
 use settings::HttpVersion;
 use target::Scheme;
 use tries::{Asking, AttemptError, Conversation, Reach, ask, client_left, failed, note};
+use whole::WholeBody;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 32 * 1024;
@@ -204,10 +206,10 @@ async fn pass_on(
     };
     reach.terms = terms(proxy, &group, &reach);
     let mut selection = group.select(request, settings.tries.next_upstream_tries);
-    let home = Rc::new(Home {
+    let home = Home {
         local: Rc::clone(&request.local),
         group,
-    });
+    };
     let asking = Asking {
         tries: settings.tries,
         reach: &reach,
@@ -272,6 +274,10 @@ async fn pass_on(
         false => 0,
     };
     let seen = Attempts::enter(request);
+    if whole::is_whole(&framing, &arrived) && rate == 0 && settings.store.is_none() {
+        let body = WholeBody::new(peer, seen, arrived, holds);
+        return Ok(Step::Respond(Body::Source(Box::new(body))));
+    }
     let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds, rate);
     Ok(Step::Respond(Body::Source(match &settings.store {
         Some(store) if holds && !is_head && answer.head.status() == 200 => {
@@ -320,7 +326,7 @@ async fn send(
     outgoing: &Outgoing,
 ) -> Result<(), AttemptError> {
     let mut sent = outgoing.head.len() as u64;
-    peer.stream.push(Segment::Bytes(outgoing.head.clone()));
+    peer.stream().push(Segment::Bytes(outgoing.head.clone()));
     peer.asked = true;
     let pushed = match &outgoing.begun {
         _ if !settings.passes_body() => Ok(()),
@@ -329,7 +335,7 @@ async fn send(
     };
     note(request, |attempt, _| attempt.bytes_sent += sent);
     pushed?;
-    peer.stream.start_send();
+    peer.stream().start_send();
     wait_for_peer(request, exchange, settings, peer).await
 }
 
@@ -344,14 +350,14 @@ async fn stream_body(
     sent: &mut u64,
 ) -> Result<(), AttemptError> {
     // Small parts must not wait until the peer has confirmed those before them.
-    peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
-    *sent += push_parts(request, &peer.stream, begun);
+    peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
+    *sent += push_parts(request, peer.stream(), begun);
     let mut parts = Pieces::new();
     loop {
-        peer.stream.start_send();
+        peer.stream().start_send();
         parts.clear();
         let reading = request_body::read_some(request, exchange, &mut parts);
-        let ended = match either(reading, peer.stream.recv(None)).await {
+        let ended = match either(reading, peer.stream().recv(None)).await {
             Either::First(read) => read.map_err(|refused| match refused {
                 Ok(status) => AttemptError::Refused(status),
                 Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
@@ -362,7 +368,7 @@ async fn stream_body(
                 return Ok(());
             }
         };
-        *sent += push_parts(request, &peer.stream, &parts);
+        *sent += push_parts(request, peer.stream(), &parts);
         if ended {
             break;
         }
@@ -373,7 +379,7 @@ async fn stream_body(
         }
     }
     if request.body.chunked() {
-        peer.stream
+        peer.stream()
             .push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
         *sent += LAST_CHUNK.len() as u64;
     }
@@ -390,7 +396,9 @@ fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
         Info,
         "client prematurely closed connection {SENDING}"
     );
-    note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed()
+    });
     request.response.status = 400;
     Abort::Silently
 }
@@ -402,10 +410,10 @@ async fn wait_for_peer(
     settings: &Settings,
     peer: &mut UpstreamConnection,
 ) -> Result<(), AttemptError> {
-    if peer.stream.backlog() <= BACKLOG_MAX || peer.early.is_some() {
+    if peer.stream().backlog() <= BACKLOG_MAX || peer.early.is_some() {
         return Ok(());
     }
-    let taken = either(peer.stream.drained(BACKLOG_MAX), peer.stream.recv(None));
+    let taken = either(peer.stream().drained(BACKLOG_MAX), peer.stream().recv(None));
     let taken = if settings.tries.ignore_client_abort {
         taken.await
     } else {
@@ -458,14 +466,14 @@ async fn push_stored_body(
     if let Some(parts) = request.body.in_memory() {
         for part in parts {
             *sent += part.len() as u64;
-            peer.stream.push(Segment::Bytes(part.clone()));
+            peer.stream().push(Segment::Bytes(part.clone()));
         }
     } else if let Some(file) = request.body.file().cloned() {
         let length = request.body.received();
-        if peer.stream.is_secure() {
+        if peer.stream().is_secure() {
             push_file(request, exchange, settings, peer, &file, length).await?;
         } else {
-            peer.stream.push(Segment::File {
+            peer.stream().push(Segment::File {
                 file,
                 offset: 0,
                 length,
@@ -498,8 +506,8 @@ async fn push_file(
             }
         };
         offset += read.len() as u64;
-        peer.stream.push(Segment::Bytes(read));
-        peer.stream.start_send();
+        peer.stream().push(Segment::Bytes(read));
+        peer.stream().start_send();
         wait_for_peer(request, exchange, settings, peer).await?;
     }
     peer.asked = offset == length;

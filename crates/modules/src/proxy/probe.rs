@@ -18,7 +18,7 @@ use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
-use super::attempts::{Attempt, Attempts};
+use super::attempts::{Attempt, Attempts, Began};
 use super::connection::{Home, UpstreamConnection, introduction};
 use super::family::Causes;
 use super::response::{self, UpstreamResponse};
@@ -117,7 +117,7 @@ impl Probe<'_> {
             ..Attempt::default()
         };
         let attempts = Attempts::begin(request, vec![attempt]);
-        attempts.borrow_mut().started = Some(engine::now());
+        attempts.borrow_mut().began = Began::now();
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
                 let secured = tls.prepare(request, &target).await;
@@ -148,10 +148,10 @@ impl Probe<'_> {
         outgoing: &Outgoing,
         reach: &Reach,
     ) -> Result<UpstreamConnection, Unanswered> {
-        let home = Rc::new(Home {
+        let home = Home {
             local: Rc::clone(&request.local),
             group: Arc::clone(self.group),
-        });
+        };
         let settings = &self.proxy.settings;
         let asking = Asking {
             tries: settings.tries,
@@ -272,11 +272,13 @@ impl Reply {
     pub async fn read(&mut self, request: &mut Request) -> Result<Option<Bytes>, Doing> {
         loop {
             if matches!(self.remaining, Remaining::Nothing) {
-                note(request, |attempt, elapsed| attempt.response_time = elapsed);
+                note(request, |attempt, began| {
+                    attempt.response_time = began.elapsed()
+                });
                 return Ok(None);
             }
             if self.received.is_empty() {
-                match self.peer.stream.recv(Some(self.deadline)).await {
+                match self.peer.stream().recv(Some(self.deadline)).await {
                     Ok(buffer) if buffer.is_empty() => {
                         if matches!(self.remaining, Remaining::UntilClose) {
                             self.remaining = Remaining::Nothing;

@@ -124,7 +124,7 @@ async fn read_head(
         let deadline = Some(engine::now() + settings.read_timeout);
         let early = peer.early.take();
         answer.rest = Buffer::empty(); // it is among the head's bytes
-        let receiving = peer.stream.recv(deadline);
+        let receiving = peer.stream().recv(deadline);
         let received = if let Some(early) = early {
             early
         } else if settings.tries.ignore_client_abort {
@@ -189,8 +189,8 @@ async fn read_head(
                     answer.rest.advance(read);
                     answer.bytes.truncate(length);
                     let status = answer.head.status();
-                    note(request, |attempt, elapsed| {
-                        attempt.header_time = elapsed;
+                    note(request, |attempt, began| {
+                        attempt.header_time = began.elapsed();
                         attempt.status = status;
                     });
                     return Ok(());
@@ -228,12 +228,12 @@ fn examine(request: &mut Request, settings: &Settings, answer: &mut Reading) {
         }
         let value = field.value(&answer.bytes);
         match field.known {
-            Known::XAccelLimitRate if !ignores(settings, b"x-accel-limit-rate") => {
+            Known::XAccelLimitRate if !settings.ignored.contains_known(Known::XAccelLimitRate) => {
                 if let Some(rate) = rate_of(value) {
                     request.pacing.rate = Some(rate);
                 }
             }
-            Known::XAccelCharset if !ignores(settings, b"x-accel-charset") => {
+            Known::XAccelCharset if !settings.ignored.contains_known(Known::XAccelCharset) => {
                 request.response.override_charset = Bytes::copy_from_slice(value);
             }
             _ => {}
@@ -314,7 +314,7 @@ fn hints(settings: &Settings, answer: &Reading) -> Vec<Field> {
             field.known,
             Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
         );
-        if !framing && !is_hidden(settings, name) {
+        if !framing && !settings.hidden.contains(field.known, name) {
             fields.push(Field {
                 name: Bytes::copy_from_slice(name),
                 value: Bytes::copy_from_slice(field.value(&answer.bytes)),
@@ -379,8 +379,10 @@ pub(super) fn apply(
     response.status_text = (!text.is_empty()).then(|| answer.head.bytes.slice_ref(text));
     response.content_length = answer.head.content_length();
     response.conditions_judged = true;
+    response.fields.reserve(answer.head.fields().len());
     for field in answer.head.counting() {
-        if is_hidden(&settings, field.name(&answer.head.bytes)) {
+        let name = field.name(&answer.head.bytes);
+        if settings.hidden.contains(field.known, name) {
             continue;
         }
         let copied = copy_field(
@@ -396,8 +398,8 @@ pub(super) fn apply(
         }
     }
     // A configuration that passes these two fields on gets no others in their place.
-    for (known, name) in [(Known::Server, &b"server"[..]), (Known::Date, b"date")] {
-        if answer.head.find(known).is_none() && !is_hidden(&settings, name) {
+    for known in [Known::Server, Known::Date] {
+        if answer.head.find(known).is_none() && !settings.hidden.contains_known(known) {
             let member = match known {
                 Known::Server => &mut request.response.server,
                 _ => &mut request.response.date,
@@ -420,7 +422,7 @@ pub(super) fn last_modified(answer: &UpstreamResponse) -> Option<i64> {
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
 pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> bool {
     let mut buffered = settings.buffering;
-    if ignores(settings, b"x-accel-buffering") {
+    if settings.ignored.contains_known(Known::XAccelBuffering) {
         return buffered;
     }
     for field in answer.head.all(Known::XAccelBuffering) {
@@ -458,8 +460,8 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
         "upstream sent unexpected 101 response {READING}"
     );
     request.activity.doing = WHILE_READING;
-    note(request, |attempt, elapsed| {
-        attempt.response_time = elapsed;
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed();
     });
     if request.plan.error_pages.has(502) {
         return Step::Finish(502);
@@ -482,7 +484,7 @@ pub(super) fn copy_for_upgrade(
         let name = field.name(&answer.head.bytes);
         match field.known {
             Known::Connection | Known::KeepAlive => continue,
-            _ if is_hidden(settings, name) => continue,
+            known if settings.hidden.contains(known, name) => continue,
             Known::Server => request.response.server = Some(Bytes::new()),
             Known::Date => request.response.date = Some(Bytes::new()),
             _ => {}
@@ -499,16 +501,6 @@ pub(super) fn remember(request: &mut Request, answer: &UpstreamResponse) {
     attempts.borrow_mut().answer = Some(answer.head.clone());
 }
 
-fn ignores(settings: &Settings, name: &[u8]) -> bool {
-    settings.ignored.iter().any(|ignored| **ignored == *name)
-}
-
-/// Whether the client never gets a field of this name.
-pub(super) fn is_hidden(settings: &Settings, name: &[u8]) -> bool {
-    let mut hidden = settings.hidden.iter();
-    hidden.any(|hidden| hidden.eq_ignore_ascii_case(name))
-}
-
 /// `X-Accel-Redirect`: a path or a named location of this server answers instead.
 fn accel_redirect(
     request: &mut Request,
@@ -518,7 +510,7 @@ fn accel_redirect(
     let value = answer
         .head
         .value(Known::XAccelRedirect, &answer.head.bytes)?;
-    if ignores(settings, b"x-accel-redirect") {
+    if settings.ignored.contains_known(Known::XAccelRedirect) {
         return None;
     }
     if let Err(cookies::Undecided) = keep_over_redirect(request, settings, answer) {
@@ -644,21 +636,21 @@ fn copy_field(
             request.response.fields.push(field(value));
         }
         // Whoever may ask for ranges in any case is told by what cuts them.
-        _ if name.eq_ignore_ascii_case(b"Accept-Ranges") && settings.force_ranges => {}
-        _ if name.eq_ignore_ascii_case(b"Accept-Ranges") => {
+        Known::AcceptRanges if settings.force_ranges => {}
+        Known::AcceptRanges => {
             request.response.accept_ranges = Some(value.clone());
             request.response.fields.push(field(value));
         }
-        _ if name.eq_ignore_ascii_case(b"Content-Range") => {
+        Known::ContentRange => {
             request.response.content_range = Some(value.clone());
             request.response.fields.push(field(value));
         }
-        _ if name.eq_ignore_ascii_case(b"Set-Cookie") => {
+        Known::SetCookie => {
             let rewritten = settings.cookies.rewrite(request, &value)?;
             let value = rewritten.unwrap_or(value);
             request.response.fields.push(field(value));
         }
-        _ if name.eq_ignore_ascii_case(b"Refresh") => {
+        Known::Refresh => {
             let rewritten = rewrite_refresh(request, proxy, target, &value);
             request
                 .response

@@ -20,11 +20,13 @@ use http::tables;
 use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
 use http::variables::Compiling as _;
+use proto::header::NameSet;
 use proto::proxy_protocol::Version;
 
 use super::buffers::{self, Buffers};
 use super::cookies::{self, Cookies};
 use super::family::Family;
+use super::head::OWN_CONNECTION;
 use super::socket::SocketSettings;
 use super::ssl::{UpstreamTls, check_unused};
 use super::store::Store;
@@ -220,8 +222,12 @@ pub struct Settings {
     pub(super) socket: SocketSettings,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
-    pub(super) hidden: Vec<Box<[u8]>>,
-    pub(super) ignored: Vec<Box<[u8]>>,
+    /// Fields of the client's request that are not passed on: those that are set, and those that speak of its own connection.
+    pub(super) replaced: NameSet,
+    /// Fields of the answer that the client never gets.
+    pub(super) hidden: NameSet,
+    /// Fields of the answer that have no effect here.
+    pub(super) ignored: NameSet,
     pub(super) cookies: Cookies,
     pub(super) force_ranges: bool,
     pub(super) pass_trailers: bool,
@@ -301,17 +307,14 @@ impl Feature for Settings {
                 value: compiler.text(&Template::parse(&value)?),
             });
         }
-        let lower = |words: Option<Vec<Word>>| -> Vec<Box<[u8]>> {
-            let words = words.unwrap_or_default();
-            words
-                .iter()
-                .map(|word| word.bytes.to_ascii_lowercase().into())
-                .collect()
-        };
-        let passed = lower(scope.written(&PROXY.pass_header)?);
-        let mut hidden = lower(scope.written(&PROXY.hide_header)?);
-        hidden.extend(HIDDEN.iter().map(|name| name.as_bytes().into()));
-        hidden.retain(|name| !passed.contains(name));
+        let own = OWN_CONNECTION.iter().copied();
+        let replaced = own.chain(set.iter().map(|field| &*field.lower)).collect();
+        let names = |words: &[Word]| -> NameSet { words.iter().map(|word| &*word.bytes).collect() };
+        let passed = names(&scope.written(&PROXY.pass_header)?.unwrap_or_default());
+        let more = scope.written(&PROXY.hide_header)?.unwrap_or_default();
+        let hidden = HIDDEN.iter().map(|name| name.as_bytes());
+        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
+        let hidden = hidden.filter(|name| !passed.contains_name(name)).collect();
         let buffers = BUFFERS.compile(compiler, scope, &PROXY.buffer_size, &TEMPORARY_PATH)?;
         let store = Store::compile(
             compiler,
@@ -348,8 +351,9 @@ impl Feature for Settings {
                 .map(|template| compiler.text(&template)),
             socket: SocketSettings::compile(compiler, scope, &PROXY)?,
             set,
+            replaced,
             hidden,
-            ignored: lower(scope.written(&PROXY.ignore_headers)?),
+            ignored: names(&scope.written(&PROXY.ignore_headers)?.unwrap_or_default()),
             cookies: Cookies::compile(compiler, scope)?,
             force_ranges: scope.get(&PROXY.force_ranges)?,
             pass_trailers: scope.get(&PASS_TRAILERS)?,

@@ -548,9 +548,9 @@ pub(super) async fn shake_hands(
     secured: &Secured,
     deadline: Instant,
 ) -> Result<(), AttemptError> {
-    peer.stream.set_nodelay(request.plan.core.tcp_nodelay);
+    peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
     let name = secured.server_name.clone();
-    let shaken = upstream::shake_hands(&peer.stream, &secured.config, name, deadline).await;
+    let shaken = upstream::shake_hands(peer.stream(), &secured.config, name, deadline).await;
     let cause = match shaken {
         Ok(()) if is_expected(peer, secured) => return Ok(()),
         Ok(()) => {
@@ -591,7 +591,7 @@ fn is_expected(peer: &UpstreamConnection, secured: &Secured) -> bool {
     let Some(name) = &secured.verified_name else {
         return true;
     };
-    let session = peer.stream.client_session();
+    let session = peer.stream().client_session();
     let certificate = session.and_then(|session| session.certificate());
     certificate.is_some_and(|certificate| verify::matches_name(&certificate, name))
 }

@@ -3,7 +3,6 @@
 //! is done here.
 
 use std::io;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ::upstream::pool::{self, Connection, Made};
@@ -17,7 +16,7 @@ use http::request::Request;
 use http::source::Told;
 use proto::method::Method;
 
-use super::attempts::{AskedFor, Attempt, Attempts};
+use super::attempts::{AskedFor, Attempt, Attempts, Began};
 use super::connection::{Home, UpstreamConnection};
 use super::family::Causes;
 use super::response;
@@ -113,7 +112,7 @@ pub(crate) struct Asking<'a, C> {
     pub(crate) tries: Tries,
     pub(crate) reach: &'a Reach,
     pub(crate) conversation: C,
-    pub(crate) home: &'a Rc<Home>,
+    pub(crate) home: &'a Home,
 }
 
 /// Tries peers until one answers. The inner error is a status to answer with.
@@ -189,8 +188,8 @@ fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Fail
     if failure.kept && failure.cause == Causes::ERROR {
         selection.try_once_more();
     }
-    note(request, |attempt, elapsed| {
-        attempt.response_time = elapsed;
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed();
         attempt.status = failure.status;
     });
 }
@@ -271,7 +270,7 @@ async fn attempt<C: Conversation>(
             note(request, |attempt, _| {
                 attempt.connect_time = Some(Duration::ZERO)
             });
-            let home = Rc::clone(home);
+            let home = home.clone();
             let send_timeout = tries.send_timeout;
             let peer = UpstreamConnection::over(connection, send_timeout, home);
             (peer, true)
@@ -387,7 +386,7 @@ fn choose(
         peer: name.clone(),
         uri: reach.uri.clone(),
     });
-    seen.started = Some(now);
+    seen.began = Began::now();
     if address.is_some() {
         seen.answer = None; // it is of the peer before
     }
@@ -442,21 +441,22 @@ pub(super) async fn connect<C>(
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
             }
-            let connection = Connection {
-                transport: stream.into(),
-                made: Made::now(address.clone(), reach.terms.clone()),
-            };
-            let home = Rc::clone(asking.home);
+            let made = Made::now(address.clone(), reach.terms.clone());
+            let connection = Connection::new(stream.into(), made);
+            let home = asking.home.clone();
             let peer = UpstreamConnection::over(connection, tries.send_timeout, home);
             if !reach.introduction.is_empty() {
-                peer.stream.push(Segment::Bytes(reach.introduction.clone()));
+                peer.stream()
+                    .push(Segment::Bytes(reach.introduction.clone()));
                 let length = reach.introduction.len() as u64;
                 note(request, |attempt, _| attempt.bytes_sent = length);
             }
             if let Some(secured) = &reach.secured {
                 secure(request, exchange, tries, &peer, secured, deadline).await?;
             }
-            note(request, |attempt, elapsed| attempt.connect_time = elapsed);
+            note(request, |attempt, began| {
+                attempt.connect_time = began.elapsed()
+            });
             Ok(peer)
         }
         Err(error) if reach.socket.is_refused(request, &error) => Err(AttemptError::Refused(500)),
@@ -519,7 +519,7 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
 }
 
 /// Writes down something of the try under way, with the time since it began.
-pub(crate) fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Option<Duration>)) {
+pub(crate) fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began)) {
     if let Some(attempts) = Attempts::of(request) {
         attempts.borrow_mut().note(write);
     }
@@ -562,7 +562,9 @@ pub(super) fn client_left(
     doing: &str,
 ) -> Abort {
     told_left(abort, doing).write(request);
-    note(request, |attempt, elapsed| attempt.response_time = elapsed);
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed()
+    });
     request.client_left(exchange)
 }
 

@@ -76,7 +76,7 @@ pub(crate) async fn run(
     let Some(client) = &exchange.upgrade() else {
         return Ok(Step::Finish(502));
     };
-    let upstream = &peer.stream;
+    let upstream = peer.stream();
     client.set_send_timeout(request.plan.core.send_timeout);
     if request.plan.core.tcp_nodelay {
         client.set_nodelay();
@@ -119,10 +119,10 @@ pub(crate) async fn run(
     request.sent.complete = true;
     let received = down.passed.get() - counted;
     let said = up.passed.get().saturating_sub(upstream.backlog() as u64);
-    note(request, |attempt, elapsed| {
+    note(request, |attempt, began| {
         attempt.bytes_received += received;
         attempt.bytes_sent += said;
-        attempt.response_time = elapsed;
+        attempt.response_time = began.elapsed();
     });
     Err(Abort::Ended)
 }

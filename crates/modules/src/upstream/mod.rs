@@ -52,7 +52,7 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
 /// Read line by line, since a line is judged by the method before it.
 static SERVER: Setting<()> = Setting::new(
     "server",
-    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name]"],
+    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name] [id=number]"],
     parse::nothing,
 )
 .contexts(Contexts::UPSTREAM)
@@ -64,7 +64,7 @@ static SERVER: Setting<()> = Setting::new(
      `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. With `slow_start` \
      its weight grows within that time from nothing to what it is, once it gets requests again: after failed tries, or after a health check. A `backup` \
      is asked when all others are out; `down` takes it out for good, `drain` for all but those requests that `sticky` has \
-     bound to it. `route` is the name that `sticky` knows it by. With `resolve` the addresses of a name are \
+     bound to it. `route` is the name that `sticky` knows it by, `id` a number of its own that `metrics` shows it with. With `resolve` the addresses of a name are \
      looked up again and again, by the group's `resolver`; with `service` its servers as well (SRV).",
 );
 
@@ -257,12 +257,20 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         return Err(fault.while_reading());
     }
     let (mut primary, mut backup, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut numbers = Vec::new();
     let checks = compiler.registry::<WrittenChecks>();
     let checks = checks.borrow().of(&name.bytes);
     for (line, supported) in lines {
         let server = Server::parse(line, supported);
         let mut server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
         server.checks.clone_from(&checks);
+        if let Some(number) = server.number {
+            if numbers.contains(&number) {
+                let fault = Fault::new(format!("duplicate server id \"{number}\""));
+                return Err(fault.or_at(line.position).while_reading());
+            }
+            numbers.push(number);
+        }
         if let Some(host) = server.host().map_err(Fault::while_reading)? {
             hosts.push(host);
             continue;

@@ -133,7 +133,7 @@ impl Selection {
     }
 
     /// What is learned of the session when this is dropped, once the answer has come or will come no more.
-    pub fn at_end(&self, request: &mut Request) -> Option<AtEnd> {
-        self.sticking.as_ref()?.at_end(request)
+    pub fn at_end(&self, request: &mut Request) -> Option<Box<AtEnd>> {
+        self.sticking.as_ref()?.at_end(request).map(Box::new)
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Server {
     drain: bool,
     /// What requests name it by; `None` where its address says that.
     route: Option<Bytes>,
+    /// What it is counted under.
+    pub(super) number: Option<u64>,
     /// The checks that are made of its group.
     pub(super) checks: Option<Checks>,
 }
@@ -60,6 +62,7 @@ impl Server {
             service: None,
             drain: false,
             route: None,
+            number: None,
             checks: None,
         };
         for word in parameters {
@@ -80,7 +83,7 @@ impl Server {
             }
             server
                 .take(&word.bytes)
-                .ok_or_else(|| parameter_fault(word))?;
+                .ok_or_else(|| Fault::invalid_parameter(word))?;
         }
         server.check_service()?;
         Ok(server)
@@ -101,6 +104,8 @@ impl Server {
             self.slow_start = Duration::from_millis(parse::time_milliseconds(time)?);
         } else if let Some(service) = parameter.strip_prefix(b"service=") {
             self.service = Some(Bytes::copy_from_slice(service));
+        } else if let Some(number) = parameter.strip_prefix(b"id=") {
+            self.number = Some(parse::number_of(number)?);
         } else if parameter == b"resolve" {
             self.resolve = true;
         } else if parameter == b"backup" {
@@ -190,6 +195,7 @@ impl Server {
         peer.fail_timeout = self.fail_timeout;
         peer.slow_start = self.slow_start;
         peer.checks = self.checks.clone();
+        peer.number = self.number;
         peer.down = self.down;
         peer.draining = self.drain;
         peer.id = match &self.route {
@@ -224,16 +230,6 @@ fn hash_of(name: &[u8]) -> Bytes {
     text.into()
 }
 
-/// What nginx has and we have not is said so; all else is nginx's error.
-fn parameter_fault(word: &Word) -> Fault {
-    const NOT_YET: [&[u8]; 1] = [b"id="];
-    if NOT_YET.iter().any(|known| word.bytes.starts_with(known)) {
-        let text = format!("parameter \"{}\" is not supported yet", word.text());
-        return Fault::at(word, text);
-    }
-    Fault::invalid_parameter(word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,12 +259,14 @@ mod tests {
         assert_eq!((full.weight, full.max_conns, full.max_fails), (5, 7, 0));
         assert_eq!(full.fail_timeout, Duration::from_secs(60));
         assert!(full.backup && full.down && !full.drain);
+        let numbered = parsed("a:1 id=12").unwrap();
+        assert_eq!((plain.number, numbered.number), (None, Some(12)));
         let [last, first] =
             ["down drain", "drain down"].map(|words| parsed(&format!("a:1 {words}")).unwrap());
         assert!(last.drain && !last.down && first.down && !first.drain);
     }
 
-    /// Texts of nginx 1.31; what it has and we have not is a clear error.
+    /// Texts of nginx 1.31.
     #[test]
     fn faults_of_server() {
         for parameter in [
@@ -278,6 +276,9 @@ mod tests {
             "fail_timeout=1x",
             "slow_start=1x",
             "slow_start=",
+            "id=",
+            "id=x",
+            "id=-1",
             "up",
         ] {
             let text = format!("invalid parameter \"{parameter}\"");
@@ -289,8 +290,6 @@ mod tests {
             parsed(&long).map(drop),
             Err("route is longer than 32".into())
         );
-        let text = "parameter \"id=3\" is not supported yet".to_owned();
-        assert_eq!(parsed("a id=3").map(drop), Err(text));
     }
 
     #[test]

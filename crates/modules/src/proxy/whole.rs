@@ -1,0 +1,100 @@
+//! The body of an answer that has come whole together with its head, as most small ones do: the connection to the upstream serves
+//! the next request before the client has this one's first byte.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::exchange::Abort;
+use http::output::Piece;
+use http::source::{Given, Source, Told};
+use proto::h1::response::ResponseBody;
+
+use super::attempts::Attempts;
+use super::body::{self, Arrived};
+use super::response::WHILE_READING;
+use super::tries::told_left;
+use super::{READING_BODY, UpstreamConnection};
+
+/// The body of such an answer.
+pub(super) struct WholeBody {
+    /// What `$upstream_*` tell, of which the body goes on to write the end: as in nginx, the head of the response has left then.
+    seen: Rc<Attempts>,
+    /// Until it is given; may be empty.
+    bytes: Option<Bytes>,
+    /// See [`Arrived::beyond`].
+    beyond: u64,
+    /// It leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
+    flush: bool,
+}
+
+/// Whether nothing is missing of a body, and nothing has come behind it.
+pub(super) fn is_whole(framing: &ResponseBody, arrived: &Arrived) -> bool {
+    let length = match framing {
+        ResponseBody::None => 0,
+        ResponseBody::Length(length) => *length,
+        ResponseBody::Chunked | ResponseBody::UntilClose => return false,
+    };
+    arrived.rest.len() as u64 == length
+}
+
+impl WholeBody {
+    /// Lets the connection go.
+    pub(super) fn new(
+        peer: UpstreamConnection,
+        seen: Rc<Attempts>,
+        arrived: Arrived,
+        buffered: bool,
+    ) -> WholeBody {
+        body::let_go(peer, &seen, arrived.may_go_on);
+        WholeBody {
+            seen,
+            bytes: Some(arrived.rest.into_bytes()),
+            beyond: arrived.beyond,
+            flush: !buffered,
+        }
+    }
+}
+
+impl std::fmt::Debug for WholeBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WholeBody")
+    }
+}
+
+impl Source for WholeBody {
+    fn next(&mut self) -> Given {
+        if let Some(bytes) = self.bytes.take() {
+            self.seen.borrow_mut().note(|attempt, began| {
+                attempt.response_length += bytes.len() as u64;
+                attempt.bytes_received += self.beyond;
+                attempt.response_time = began.elapsed();
+            });
+            if bytes.is_empty() {
+                return Given::End;
+            }
+            return Given::Piece(Piece::Bytes(bytes));
+        }
+        if std::mem::take(&mut self.flush) {
+            return Given::Piece(Piece::Flush);
+        }
+        Given::End
+    }
+
+    fn poll_more(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Not where it leaves at once: as in nginx the end comes once that has left.
+    fn is_whole(&self) -> bool {
+        self.bytes.is_none() && !self.flush
+    }
+
+    fn give_up(&mut self, left: &Abort) -> Told {
+        told_left(left, READING_BODY)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
+}
