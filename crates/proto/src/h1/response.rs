@@ -4,7 +4,9 @@
 //! HTTP/0.9, all body; a status line among the headers is skipped; names may hold anything but controls and
 //! spaces. Strict in framing.
 //!
-//! Not here: which headers are passed on.
+//! Not here: which headers are passed on. The same head without a status line, as CGI has it, is read in [`crate::cgi`].
+
+pub(crate) mod cgi;
 
 use super::body::content_length;
 use super::field::{Field, FieldReader, InvalidLine, Progress, Rules};
@@ -66,7 +68,8 @@ pub enum ResponseBody {
 pub enum ResponseError {
     /// It begins with `HTTP/`, and what follows is no status line.
     InvalidStatusLine,
-    /// The status is none of 100 to 599 (RFC 9110, section 15). Holds code and reason as sent.
+    /// The status is none of 100 to 599 (RFC 9110, section 15), or none that a CGI head can have (see [`crate::cgi::parse`]).
+    /// Holds code and reason as sent.
     InvalidStatus(Span),
     /// A 101 with `Content-Length` or `Transfer-Encoding` (RFC 9110, section 8.6; RFC 9112, section 6.1): where the other
     /// protocol begins is in doubt.
@@ -182,23 +185,7 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
             head.connection = Connection::Close;
         }
     }
-    loop {
-        if !head.reader.within_line() {
-            head.read_plain_fields(bytes)?;
-        }
-        match head
-            .reader
-            .advance(bytes, &mut head.at, RULES)
-            .map_err(ResponseError::InvalidHeader)?
-        {
-            Progress::More => return Ok(None),
-            Progress::Line => head.add(head.reader.field(bytes), bytes)?,
-            Progress::End => {
-                head.phase = Phase::Done;
-                return Ok(Some(head.at));
-            }
-        }
-    }
+    head.read_fields(bytes)
 }
 
 impl ResponseHead {
@@ -219,7 +206,7 @@ impl ResponseHead {
         self.line.status
     }
 
-    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9.
+    /// Code and reason as sent, such as `200 OK`; empty in HTTP/0.9, and where a CGI head names a code alone or none.
     pub fn status_line<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         self.line.text.of(bytes)
     }
@@ -297,6 +284,28 @@ impl ResponseHead {
         match self.framing {
             Framing::Length(length) => Some(length),
             Framing::Unknown | Framing::Chunked => None,
+        }
+    }
+
+    /// Reads fields up to the empty line behind them: the head's length once that is there.
+    #[inline]
+    fn read_fields(&mut self, bytes: &[u8]) -> Result<Option<usize>, ResponseError> {
+        loop {
+            if !self.reader.within_line() {
+                self.read_plain_fields(bytes)?;
+            }
+            match self
+                .reader
+                .advance(bytes, &mut self.at, RULES)
+                .map_err(ResponseError::InvalidHeader)?
+            {
+                Progress::More => return Ok(None),
+                Progress::Line => self.add(self.reader.field(bytes), bytes)?,
+                Progress::End => {
+                    self.phase = Phase::Done;
+                    return Ok(Some(self.at));
+                }
+            }
         }
     }
 

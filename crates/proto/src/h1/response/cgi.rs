@@ -1,0 +1,476 @@
+//! The head of a CGI response (RFC 3875, section 6): fields without a status line, as FastCGI, uwsgi and SCGI carry them, read into
+//! the same [`ResponseHead`] as an answer of HTTP.
+//!
+//! As nginx reads them: lines end with CR LF or with LF alone, and the status is the one of the field `Status`, else 302 where there is
+//! a `Location`, else 200.
+
+use super::{Framing, LineProgress, Phase, ResponseError, ResponseHead, StatusLine};
+use crate::Span;
+use crate::header::Known;
+
+/// What a head may begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Fields: FastCGI. A line that begins with `HTTP/` is skipped, wherever it stands.
+    Fields,
+    /// A status line of HTTP, which then counts alone, or fields: uwsgi and SCGI. What begins with `HTTP/` and is no status line is
+    /// skipped.
+    StatusLineOrFields,
+}
+
+/// 302 (RFC 9110, section 15.4.3): what a `Location` stands for by itself.
+const FOUND: u16 = 302;
+const OK: u16 = 200;
+const SWITCHING_PROTOCOLS: u16 = 101;
+
+/// Reads a head from all bytes received since its beginning, which the caller bounds (`fastcgi_buffer_size` and the like). Answers
+/// with the head's length once it is complete, `None` where more bytes are needed.
+///
+/// Until then the status is 0, unless a status line has come. What differs from an answer of HTTP afterwards:
+///
+/// - [`ResponseHead::status_line`] is the value of `Status` where that says more than three digits. Otherwise it is empty, and nginx's
+///   own words for the status are meant ([`crate::status::line`]).
+/// - [`ResponseHead::version`] is HTTP/0.9 without a status line, and [`ResponseHead::closes`] goes by the field `Connection` alone:
+///   whether a connection is used again is the business of the protocol that carries the head.
+/// - [`ResponseHead::body`] is never chunked: `Transfer-Encoding: chunked` is taken and has no effect, in nginx too.
+///
+/// # Errors
+/// The first fault of the head. A status must be one of three digits that can end a request: 101 or 200 to 599. nginx takes
+/// 000 to 999, and sends a 1xx to the client as if it were the answer.
+pub fn parse(
+    bytes: &[u8],
+    head: &mut ResponseHead,
+    form: Form,
+) -> Result<Option<usize>, ResponseError> {
+    let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
+    if head.phase == Phase::Done {
+        head.clear();
+    }
+    if head.phase == Phase::Line {
+        if form == Form::StatusLineOrFields {
+            match head.line.advance(bytes, &mut head.at) {
+                LineProgress::More => return Ok(None),
+                LineProgress::None => {
+                    head.line = StatusLine::default();
+                    head.at = 0;
+                }
+                LineProgress::Line if !is_final(head.line.status) => {
+                    return Err(ResponseError::InvalidStatus(head.line.text));
+                }
+                LineProgress::Line => {}
+            }
+        }
+        head.phase = Phase::Fields;
+    }
+    let length = head.read_fields(bytes)?;
+    if length.is_some() {
+        head.settle(bytes)?;
+    }
+    Ok(length)
+}
+
+/// Whether a response of that status ends the request, or what HTTP is spoken for.
+fn is_final(status: u16) -> bool {
+    matches!(status, SWITCHING_PROTOCOLS | 200..=599)
+}
+
+/// The number that a value of `Status` begins with, and what of the value is a status line's text.
+fn status(value: &[u8], place: Span) -> Option<(u16, Span)> {
+    let (digits, more) = value.split_first_chunk::<3>()?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let status = digits.iter().fold(0, |number, digit| {
+        number * 10 + u16::from(digit.wrapping_sub(b'0'))
+    });
+    let text = if more.is_empty() {
+        Span::default()
+    } else {
+        place
+    };
+    is_final(status).then_some((status, text))
+}
+
+impl ResponseHead {
+    /// Makes the status of a head whose fields are there, and of what they say of the body what holds without HTTP.
+    fn settle(&mut self, bytes: &[u8]) -> Result<(), ResponseError> {
+        if self.line.status == 0 {
+            (self.line.status, self.line.text) = if let Some(field) = self.find(Known::Status) {
+                status(field.value(bytes), field.value)
+                    .ok_or(ResponseError::InvalidStatus(field.value))?
+            } else if self.find(Known::Location).is_some() {
+                (FOUND, Span::default())
+            } else {
+                (OK, Span::default())
+            };
+        }
+        if self.is_upgrade() && self.framing != Framing::Unknown {
+            let framed = self.find(Known::ContentLength);
+            if let Some(field) = framed.or_else(|| self.find(Known::TransferEncoding)) {
+                return Err(ResponseError::FramedUpgrade(field));
+            }
+        }
+        if self.framing == Framing::Chunked {
+            self.framing = Framing::Unknown;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ResponseBody, parse as parse_http};
+    use super::*;
+    use crate::h1::Version;
+
+    /// What comes of a head, in short: status, status line's text, body and fields; or the words of its fault.
+    fn describe(
+        result: Result<Option<usize>, ResponseError>,
+        head: &ResponseHead,
+        bytes: &[u8],
+    ) -> String {
+        match result {
+            Ok(None) => "more".to_owned(),
+            Err(error) => error.log_text(bytes).escape_ascii().to_string(),
+            Ok(Some(length)) => {
+                let line = head.status_line(bytes).escape_ascii().to_string();
+                let mut text = format!("{} [{line}] {:?}", head.status(), head.body(false));
+                for field in head.fields() {
+                    let (name, value) = (field.name(bytes), field.value(bytes));
+                    text += &format!("|{}:{}", name.escape_ascii(), value.escape_ascii());
+                }
+                let rest = bytes.get(length..).unwrap_or_default();
+                if !rest.is_empty() {
+                    text += &format!(" +{}", rest.escape_ascii());
+                }
+                text
+            }
+        }
+    }
+
+    /// Reads a head at once, and byte by byte into one that is kept: both must say the same of what there is.
+    fn read(bytes: &[u8], form: Form) -> String {
+        let mut growing = ResponseHead::default();
+        for end in 0..=bytes.len() {
+            let here = &bytes[..end];
+            let result = parse(here, &mut growing, form);
+            let text = describe(result, &growing, here);
+            let mut fresh = ResponseHead::default();
+            let whole = parse(here, &mut fresh, form);
+            assert_eq!(
+                text,
+                describe(whole, &fresh, here),
+                "{}",
+                here.escape_ascii()
+            );
+            if result != Ok(None) {
+                break;
+            }
+        }
+        let mut head = ResponseHead::default();
+        let result = parse(bytes, &mut head, form);
+        describe(result, &head, bytes)
+    }
+
+    /// Expectations by RFC 3875, section 6, and by `ngx_http_fastcgi_process_header`.
+    #[test]
+    fn heads_without_a_status_line() {
+        for (case, bytes, expected) in [
+            ("CR LF", "A: b\r\n\r\nbody", "200 [] UntilClose|A:b +body"),
+            ("bare LF", "A: b\n\nbody", "200 [] UntilClose|A:b +body"),
+            (
+                "mixed line ends",
+                "A: b\nC: d\r\n\n",
+                "200 [] UntilClose|A:b|C:d",
+            ),
+            ("no field at all", "\n", "200 [] UntilClose"),
+            ("no field, CR LF", "\r\nx", "200 [] UntilClose +x"),
+            (
+                "a status with its reason",
+                "Status: 404 Not Found\r\n\r\n",
+                "404 [404 Not Found] UntilClose|Status:404 Not Found",
+            ),
+            (
+                "a status without a reason has nginx's",
+                "Status: 404\n\n",
+                "404 [] UntilClose|Status:404",
+            ),
+            (
+                "a status and a space, which is trimmed",
+                "status: 404 \n\n",
+                "404 [] UntilClose|status:404",
+            ),
+            (
+                "whatever follows three digits",
+                "Status: 4041\n\n",
+                "404 [4041] UntilClose|Status:4041",
+            ),
+            (
+                "a location",
+                "Location: /a\n\n",
+                "302 [] UntilClose|Location:/a",
+            ),
+            (
+                "an empty location",
+                "location:\n\n",
+                "302 [] UntilClose|location:",
+            ),
+            (
+                "a status outweighs a location",
+                "Location: /a\nStatus: 201 Created\n\n",
+                "201 [201 Created] UntilClose|Location:/a|Status:201 Created",
+            ),
+            (
+                "the first status counts",
+                "Status: 201\nStatus: x\n\n",
+                "201 [] UntilClose|Status:201|Status:x",
+            ),
+            (
+                "a length",
+                "Content-Length: 5\n\nhello",
+                "200 [] Length(5)|Content-Length:5 +hello",
+            ),
+            (
+                "no body",
+                "Status: 204\nContent-Length: 5\n\n",
+                "204 [] None|Status:204|Content-Length:5",
+            ),
+            (
+                "not modified",
+                "Status: 304 Not Modified\n\n",
+                "304 [304 Not Modified] None|Status:304 Not Modified",
+            ),
+            (
+                "chunks are none",
+                "Transfer-Encoding: chunked\n\n5\r\n",
+                "200 [] UntilClose|Transfer-Encoding:chunked +5\\r\\n",
+            ),
+            (
+                "a status line is skipped",
+                "HTTP/1.1 500 No\r\nA: b\r\n\r\n",
+                "200 [] UntilClose|A:b",
+            ),
+            (
+                "so is one among the fields",
+                "A: b\nHTTP/1.1 500 No\nC: d\n\n",
+                "200 [] UntilClose|A:b|C:d",
+            ),
+            (
+                "a line without a colon",
+                "BAD\n\n",
+                "200 [] UntilClose|BAD:",
+            ),
+            ("no empty line yet", "A: b\r\n", "more"),
+            ("half of the empty line", "A: b\r\n\r", "more"),
+        ] {
+            assert_eq!(read(bytes.as_bytes(), Form::Fields), expected, "{case}");
+        }
+    }
+
+    /// Words of nginx; `ngx_atoi` takes exactly three digits.
+    #[test]
+    fn faults() {
+        for (case, bytes, expected) in [
+            (
+                "no digits",
+                "Status: OK\n\n",
+                "upstream sent invalid status \\\"OK\\\"",
+            ),
+            (
+                "two digits",
+                "Status: 20\n\n",
+                "upstream sent invalid status \\\"20\\\"",
+            ),
+            (
+                "two digits and a reason",
+                "Status: 20 OK\n\n",
+                "upstream sent invalid status \\\"20 OK\\\"",
+            ),
+            (
+                "nothing",
+                "Status:\n\n",
+                "upstream sent invalid status \\\"\\\"",
+            ),
+            (
+                "a sign",
+                "Status: +20\n\n",
+                "upstream sent invalid status \\\"+20\\\"",
+            ),
+            (
+                "below all statuses (ours)",
+                "Status: 099\n\n",
+                "upstream sent invalid status \\\"099\\\"",
+            ),
+            (
+                "above all statuses (ours)",
+                "Status: 600 No\n\n",
+                "upstream sent invalid status \\\"600 No\\\"",
+            ),
+            (
+                "what another head would have to follow (ours)",
+                "Status: 103 Early Hints\n\n",
+                "upstream sent invalid status \\\"103 Early Hints\\\"",
+            ),
+            (
+                "an upgrade with a body (ours)",
+                "Content-Length: 0\nStatus: 101\n\n",
+                "upstream sent 101 response with \\\"Content-Length\\\" header",
+            ),
+            (
+                "an upgrade in chunks (ours)",
+                "Transfer-Encoding: chunked\nStatus: 101\n\n",
+                "upstream sent 101 response with \\\"Transfer-Encoding\\\" header",
+            ),
+            (
+                "a space in a name",
+                "A b: c\n",
+                "upstream sent invalid header: \\\"A\\\\x20...\\\"",
+            ),
+            (
+                "a zero byte",
+                "A: b\0\n",
+                "upstream sent invalid header: \\\"A: b\\\\x00...\\\"",
+            ),
+            (
+                "two lengths",
+                "Content-Length: 1\nContent-Length: 1\n",
+                "upstream sent duplicate header line: \\\"Content-Length: 1\\\", \
+                 previous value: \\\"Content-Length: 1\\\"",
+            ),
+            (
+                "a length and chunks",
+                "Transfer-Encoding: chunked\nContent-Length: 1\n",
+                "upstream sent \\\"Content-Length\\\" and \\\"Transfer-Encoding\\\" headers at the same time",
+            ),
+            (
+                "a length that is none",
+                "Content-Length: -1\n",
+                "upstream sent invalid \\\"Content-Length\\\" header: \\\"Content-Length: -1\\\"",
+            ),
+            (
+                "another coding",
+                "Transfer-Encoding: gzip\n",
+                "upstream sent unknown \\\"Transfer-Encoding\\\": \\\"gzip\\\"",
+            ),
+        ] {
+            for form in [Form::Fields, Form::StatusLineOrFields] {
+                assert_eq!(read(bytes.as_bytes(), form), expected, "{case}, {form:?}");
+            }
+        }
+    }
+
+    /// By `ngx_http_uwsgi_process_status_line` and `ngx_http_uwsgi_process_header`, whose twins SCGI has.
+    #[test]
+    fn heads_with_or_without_a_status_line() {
+        for (case, bytes, expected) in [
+            ("fields alone", "A: b\n\n", "200 [] UntilClose|A:b"),
+            (
+                "a name that begins as a status line does",
+                "HTTP-A: b\n\n",
+                "200 [] UntilClose|HTTP-A:b",
+            ),
+            ("no field", "\n", "200 [] UntilClose"),
+            (
+                "a status line",
+                "HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n",
+                "404 [404 Not Found] UntilClose|A:b",
+            ),
+            (
+                "a status line with bare LF",
+                "HTTP/1.0 404 Gone Away\nA: b\n\n",
+                "404 [404 Gone Away] UntilClose|A:b",
+            ),
+            (
+                "a status line without a reason",
+                "HTTP/1.1 404\r\n\r\n",
+                "404 [404] UntilClose",
+            ),
+            (
+                "the field counts beside fields alone",
+                "HTTP/1.1 404 Not Found\r\nStatus: 500\r\nLocation: /\r\n\r\n",
+                "404 [404 Not Found] UntilClose|Status:500|Location:/",
+            ),
+            (
+                "an invalid field is not looked at then",
+                "HTTP/1.1 404 Not Found\r\nStatus: x\r\n\r\n",
+                "404 [404 Not Found] UntilClose|Status:x",
+            ),
+            (
+                "a malformed status line is skipped",
+                "HTTP/1.1 20x\r\nStatus: 404\r\n\r\n",
+                "404 [] UntilClose|Status:404",
+            ),
+            (
+                "so is one of another version",
+                "HTTP/0.9 200 OK\r\nA: b\r\n\r\n",
+                "200 [] UntilClose|A:b",
+            ),
+            (
+                "chunks are none",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                "200 [200 OK] UntilClose|Transfer-Encoding:chunked",
+            ),
+            (
+                "an upgrade",
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: a\r\n\r\n",
+                "101 [101 Switching Protocols] None|Upgrade:a",
+            ),
+            (
+                "an interim response (ours)",
+                "HTTP/1.1 100 Continue\r\n\r\n",
+                "upstream sent invalid status \\\"100 Continue\\\"",
+            ),
+            (
+                "no status (ours)",
+                "HTTP/1.1 999 No\r\n\r\n",
+                "upstream sent invalid status \\\"999 No\\\"",
+            ),
+            ("half of a status line", "HTTP/1.1 200", "more"),
+            ("its first byte", "H", "more"),
+        ] {
+            let read = read(bytes.as_bytes(), Form::StatusLineOrFields);
+            assert_eq!(read, expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn the_connection_is_not_the_heads_business() {
+        for (bytes, form, version, closes) in [
+            ("A: b\n\n", Form::Fields, Version::Http09, false),
+            ("Connection: close\n\n", Form::Fields, Version::Http09, true),
+            (
+                "HTTP/1.0 200 OK\n\n",
+                Form::StatusLineOrFields,
+                Version::Http10,
+                false,
+            ),
+        ] {
+            let mut head = ResponseHead::default();
+            let length = parse(bytes.as_bytes(), &mut head, form);
+            assert_eq!(length, Ok(Some(bytes.len())));
+            assert_eq!((head.version(), head.closes()), (version, closes));
+        }
+    }
+
+    #[test]
+    fn one_value_serves_heads_of_every_kind() {
+        let mut head = ResponseHead::default();
+        let first = b"Status: 404 Not Found\nContent-Length: 3\n\n";
+        assert_eq!(parse(first, &mut head, Form::Fields), Ok(Some(first.len())));
+        let second = b"A: b\n\n";
+        assert_eq!(
+            parse(second, &mut head, Form::Fields),
+            Ok(Some(second.len()))
+        );
+        assert_eq!((head.status(), head.fields().len()), (200, 1));
+        assert_eq!(head.body(false), ResponseBody::UntilClose);
+        let third = b"HTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(parse_http(third, &mut head), Ok(Some(third.len())));
+        assert_eq!(
+            parse(b"\n", &mut head, Form::StatusLineOrFields),
+            Ok(Some(1))
+        );
+        assert_eq!((head.status(), head.status_line(b"\n")), (200, &b""[..]));
+        assert_eq!(head.version(), Version::Http09);
+    }
+}
