@@ -3,7 +3,8 @@
 //! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), HTTP/2 ([`h2`]), heads that come as
 //! fields ([`head`]), request targets ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity
 //! tags ([`etag`]), content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]),
-//! what a TLS client says first ([`tls`]), answers of name servers ([`dns`]) and of applications ([`cgi`]). The reference for what is accepted and what
+//! what a TLS client says first ([`tls`]), answers of name servers ([`dns`]) and of applications ([`cgi`]). What is said to
+//! applications is written here: [`uwsgi`] and [`scgi`]. The reference for what is accepted and what
 //! is refused is nginx 1.31; the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
@@ -24,9 +25,11 @@ pub mod method;
 pub mod mp4;
 pub mod proxy_protocol;
 pub mod range;
+pub mod scgi;
 pub mod status;
 pub mod tls;
 pub mod uri;
+pub mod uwsgi;
 
 /// A range of offsets into bytes that the caller holds.
 ///

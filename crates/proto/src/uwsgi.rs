@@ -1,0 +1,171 @@
+//! uwsgi, the protocol of uWSGI, the web server's side: a packet's header and the variables of a request.
+//!
+//! <https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html> is the specification; the reference is `ngx_http_uwsgi_module`. The
+//! body of the request follows the packet as it is. What the application answers is a head ([`crate::cgi::parse`], with
+//! [`crate::cgi::Form::StatusLineOrFields`]) and a body, without frames.
+
+use std::fmt;
+
+use crate::cgi::{Name, Variables, length_of};
+
+/// Bytes of the packet's header: `modifier1`, the length (low byte first), `modifier2`.
+const HEADER_LENGTH: usize = 4;
+
+/// The most bytes that a packet has behind its header.
+pub const LENGTH_MAX: usize = 0xffff;
+
+/// Writes the packet of a request. The variables are added through [`Variables`]; [`finish`](Self::finish) must be called last. Until
+/// then what has been written is no packet.
+#[must_use = "a packet has its length when it is finished"]
+#[derive(Debug)]
+pub struct RequestWriter<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where in `out` the packet begins.
+    start: usize,
+}
+
+/// A packet has more than [`LENGTH_MAX`] bytes behind its header. Holds how many. The request is ours, so nginx answers it with
+/// 500; no other server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTooLong(pub usize);
+
+impl fmt::Display for RequestTooLong {
+    /// nginx's words for the log, at level `alert`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "uwsgi request is too big: {}", self.0)
+    }
+}
+
+impl<'a> RequestWriter<'a> {
+    /// Begins a packet behind what `out` holds. The modifiers are `uwsgi_modifier1` and `uwsgi_modifier2`; 0 and 0 stand for WSGI.
+    pub fn new(out: &'a mut Vec<u8>, modifier1: u8, modifier2: u8) -> RequestWriter<'a> {
+        let start = out.len();
+        out.extend_from_slice(&[modifier1, 0, 0, modifier2]);
+        RequestWriter { out, start }
+    }
+
+    /// Adds bytes as they are, behind the variables: `uwsgi_string`.
+    pub fn push_string(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Ends the packet.
+    ///
+    /// # Errors
+    /// It is too long. What had been written of it is taken back.
+    pub fn finish(self) -> Result<(), RequestTooLong> {
+        let length = self.out.len().saturating_sub(self.start + HEADER_LENGTH);
+        let Ok(short) = u16::try_from(length) else {
+            self.out.truncate(self.start);
+            return Err(RequestTooLong(length));
+        };
+        if let Some(place) = self.out.get_mut(self.start + 1..self.start + 3) {
+            place.copy_from_slice(&short.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// A length in two bytes. Of one that does not fit the rest is lost; such a packet is too long.
+    fn length(&mut self, length: usize) {
+        let length = length.min(LENGTH_MAX) as u16;
+        self.out.extend_from_slice(&length.to_le_bytes());
+    }
+}
+
+impl Variables for RequestWriter<'_> {
+    fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
+        self.length(name.len());
+        name.append(self.out);
+        self.length(length_of(value.clone()));
+        value.for_each(|part| self.out.extend_from_slice(part));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes by the specification; the first case is what nginx sends.
+    #[test]
+    fn packets() {
+        for (case, modifiers, variables, expected) in [
+            (
+                "what nginx sends",
+                (5, 7),
+                &[
+                    ("REQUEST_METHOD", "POST"),
+                    ("HTTP_HOST", "h"),
+                    ("HTTP_CONNECTION", "close"),
+                ][..],
+                &b"\x05\x3c\0\x07\x0e\0REQUEST_METHOD\x04\0POST\x09\0HTTP_HOST\x01\0h\x0f\0HTTP_CONNECTION\x05\0close"[..],
+            ),
+            ("no variable", (0, 0), &[], b"\0\0\0\0"),
+            ("an empty value", (0, 0), &[("E", "")], b"\0\x05\0\0\x01\0E\0\0"),
+            ("an empty name", (255, 255), &[("", "v")], b"\xff\x05\0\xff\0\0\x01\0v"),
+        ] {
+            let mut out = Vec::new();
+            let mut writer = RequestWriter::new(&mut out, modifiers.0, modifiers.1);
+            for (name, value) in variables {
+                writer.push(name.as_bytes(), value.as_bytes());
+            }
+            writer.finish().expect(case);
+            assert_eq!(
+                out.escape_ascii().to_string(),
+                expected.escape_ascii().to_string(),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn lengths_have_the_low_byte_first() {
+        let value = "v".repeat(0x0201);
+        let mut out = b"before".to_vec();
+        let mut writer = RequestWriter::new(&mut out, 0, 0);
+        writer.push(b"N", value.as_bytes());
+        writer.push_string(b"raw");
+        writer.finish().expect("short enough");
+        let expected = [
+            b"before\0\x09\x02\0\x01\0N\x01\x02",
+            value.as_bytes(),
+            b"raw",
+        ]
+        .concat();
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn fields_become_variables() {
+        let mut out = Vec::new();
+        let mut writer = RequestWriter::new(&mut out, 0, 0);
+        writer.push_field(b"cookie", [&b"a=1"[..], b"b=2"].into_iter());
+        writer.finish().expect("short enough");
+        assert_eq!(out, b"\0\x17\0\0\x0b\0HTTP_COOKIE\x08\0a=1; b=2");
+    }
+
+    #[test]
+    fn packets_that_are_too_long() {
+        let longest = "v".repeat(LENGTH_MAX - 5);
+        for (value, fault) in [
+            (longest.clone(), None),
+            (
+                longest.clone() + "v",
+                Some("uwsgi request is too big: 65536"),
+            ),
+            (
+                longest.clone() + &longest,
+                Some("uwsgi request is too big: 131065"),
+            ),
+        ] {
+            let mut out = b"before".to_vec();
+            let mut writer = RequestWriter::new(&mut out, 0, 0);
+            writer.push(b"N", value.as_bytes());
+            let finished = writer.finish().map_err(|fault| fault.to_string());
+            assert_eq!(finished.err().as_deref(), fault);
+            match fault {
+                None => assert_eq!(out.get(6..10), Some(&b"\0\xff\xff\0"[..])),
+                Some(_) => assert_eq!(out, b"before"),
+            }
+        }
+    }
+}

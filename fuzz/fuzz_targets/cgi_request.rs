@@ -1,0 +1,120 @@
+//! Requests as uwsgi and SCGI carry them: what is written is read back by readers of the target's own, whatever names and
+//! values are; and what cannot be carried is refused without a trace.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use proto::cgi::Variables;
+use proto::{scgi, uwsgi};
+
+/// What stands in the buffer before.
+const BEFORE: &[u8] = b"before";
+
+/// Names that are a field's, with values; each is repeated so many times to become long.
+type Given<'a> = (bool, &'a [u8], Vec<&'a [u8]>, u16);
+
+fuzz_target!(|input: (u8, u64, Vec<Given>)| {
+    let (choice, content_length, given) = input;
+    let variables: Vec<(Vec<u8>, Vec<u8>)> = given.iter().map(expected).collect();
+    of_uwsgi(choice, &given, &variables);
+    of_scgi(content_length, &given, &variables);
+});
+
+/// What a variable must be, by RFC 3875.
+fn expected((is_field, name, values, repeat): &Given) -> (Vec<u8>, Vec<u8>) {
+    let values: Vec<Vec<u8>> = values.iter().map(|value| long(value, *repeat)).collect();
+    if !is_field {
+        return (name.to_vec(), values.concat());
+    }
+    let mut variable = b"HTTP_".to_vec();
+    for byte in *name {
+        variable.push(match byte {
+            b'-' => b'_',
+            b'a'..=b'z' => byte - 32,
+            _ => *byte,
+        });
+    }
+    let separator: &[u8] = match variable == b"HTTP_COOKIE" && name.len() == 6 {
+        true => b"; ",
+        false => b", ",
+    };
+    (variable, values.join(separator))
+}
+
+fn long(value: &[u8], repeat: u16) -> Vec<u8> {
+    value.repeat(usize::from(repeat % 512) + 1)
+}
+
+fn add(writer: &mut impl Variables, given: &[Given]) {
+    for (is_field, name, values, repeat) in given {
+        let values: Vec<Vec<u8>> = values.iter().map(|value| long(value, *repeat)).collect();
+        let values = values.iter().map(Vec::as_slice);
+        match is_field {
+            true => writer.push_field(name, values),
+            false => writer.add(proto::cgi::Name::Plain(name), values),
+        }
+    }
+}
+
+fn of_uwsgi(choice: u8, given: &[Given], variables: &[(Vec<u8>, Vec<u8>)]) {
+    let mut out = BEFORE.to_vec();
+    let mut writer = uwsgi::RequestWriter::new(&mut out, choice, !choice);
+    add(&mut writer, given);
+    let size: usize = variables
+        .iter()
+        .map(|(name, value)| 4 + name.len() + value.len())
+        .sum();
+    match writer.finish() {
+        Err(fault) => {
+            assert!(size > 65535 && out == BEFORE);
+            assert_eq!(fault, uwsgi::RequestTooLong(size));
+        }
+        Ok(()) => {
+            let written = out.strip_prefix(BEFORE).expect("left alone");
+            let (header, mut rest) = written.split_first_chunk::<4>().expect("a header");
+            let [modifier1, low, high, modifier2] = *header;
+            assert_eq!((modifier1, modifier2), (choice, !choice));
+            assert_eq!(usize::from(high) << 8 | usize::from(low), rest.len());
+            assert_eq!(rest.len(), size);
+            let mut text = || {
+                let (length, behind) = rest.split_first_chunk::<2>()?;
+                let (text, behind) = behind.split_at(usize::from(u16::from_le_bytes(*length)));
+                rest = behind;
+                Some(text.to_vec())
+            };
+            for (name, value) in variables {
+                assert_eq!(text().as_ref(), Some(name));
+                assert_eq!(text().as_ref(), Some(value));
+            }
+            assert_eq!(text(), None);
+        }
+    }
+}
+
+fn of_scgi(content_length: u64, given: &[Given], variables: &[(Vec<u8>, Vec<u8>)]) {
+    let mut out = BEFORE.to_vec();
+    let mut writer = scgi::RequestWriter::new(&mut out, content_length);
+    add(&mut writer, given);
+    let has_zero = variables
+        .iter()
+        .any(|(name, value)| name.contains(&0) || value.contains(&0));
+    match writer.finish() {
+        Err(scgi::ZeroByte) => assert!(has_zero && out == BEFORE),
+        Ok(()) => {
+            assert!(!has_zero);
+            let written = out.strip_prefix(BEFORE).expect("left alone");
+            let colon = written.iter().position(|byte| *byte == b':');
+            let (length, rest) = written.split_at(colon.expect("a netstring"));
+            let length: usize = std::str::from_utf8(length).unwrap().parse().unwrap();
+            let text = rest[1..].strip_suffix(b",").expect("its end");
+            assert_eq!(text.len(), length);
+            let mut texts: Vec<&[u8]> = text.split(|byte| *byte == 0).collect();
+            assert_eq!(texts.pop(), Some(&b""[..]));
+            let content_length = content_length.to_string();
+            let first = [b"CONTENT_LENGTH", content_length.as_bytes()];
+            let pairs = variables
+                .iter()
+                .flat_map(|(name, value)| [&name[..], value]);
+            assert!(first.into_iter().chain(pairs).eq(texts));
+        }
+    }
+}
