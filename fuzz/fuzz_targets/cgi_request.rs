@@ -1,10 +1,10 @@
-//! Requests as uwsgi and SCGI carry them: what is written is read back by readers of the target's own, whatever names and
-//! values are; and what cannot be carried is refused without a trace.
+//! Requests as FastCGI, uwsgi and SCGI carry them: what is written is read back by readers of the target's own, whatever names, values
+//! and bodies are; and what cannot be carried is refused without a trace.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use proto::cgi::Variables;
-use proto::{scgi, uwsgi};
+use proto::{fastcgi, scgi, uwsgi};
 
 /// What stands in the buffer before.
 const BEFORE: &[u8] = b"before";
@@ -12,11 +12,13 @@ const BEFORE: &[u8] = b"before";
 /// Names that are a field's, with values; each is repeated so many times to become long.
 type Given<'a> = (bool, &'a [u8], Vec<&'a [u8]>, u16);
 
-fuzz_target!(|input: (u8, u64, Vec<Given>)| {
-    let (choice, content_length, given) = input;
+fuzz_target!(|input: (u8, u64, Vec<Given>, &[u8])| {
+    let (choice, content_length, given, body) = input;
     let variables: Vec<(Vec<u8>, Vec<u8>)> = given.iter().map(expected).collect();
+    of_fastcgi(choice, &given, &variables);
     of_uwsgi(choice, &given, &variables);
     of_scgi(content_length, &given, &variables);
+    body_of_fastcgi(body, usize::from(choice) + 1);
 });
 
 /// What a variable must be, by RFC 3875.
@@ -53,6 +55,80 @@ fn add(writer: &mut impl Variables, given: &[Given]) {
             false => writer.add(proto::cgi::Name::Plain(name), values),
         }
     }
+}
+
+fn of_fastcgi(choice: u8, given: &[Given], variables: &[(Vec<u8>, Vec<u8>)]) {
+    let write = |params_length_max| {
+        let mut out = BEFORE.to_vec();
+        let mut writer = fastcgi::RequestWriter::new(&mut out, choice & 1 != 0);
+        add(&mut writer, given);
+        let length = writer.params_length();
+        (writer.finish(params_length_max), length, out)
+    };
+    let (finished, length, out) = write(usize::MAX);
+    finished.expect("below 2 GiB");
+    let written = out.strip_prefix(BEFORE).expect("left alone");
+    assert_eq!(written.len() % 8, 0);
+    let mut records = records(written);
+    let (kind, begin) = records.remove(0);
+    assert_eq!((kind, begin), (1, vec![0, 1, choice & 1, 0, 0, 0, 0, 0]));
+    assert_eq!(records.pop(), Some((4, vec![])));
+    let params: Vec<u8> = records
+        .into_iter()
+        .flat_map(|(kind, content)| {
+            assert!(kind == 4 && !content.is_empty());
+            content
+        })
+        .collect();
+    assert_eq!(params.len(), length);
+    assert_eq!(pairs(&params), variables);
+    let (finished, _, short) = write(fastcgi::PARAMS_LENGTH_MAX);
+    match finished {
+        Ok(()) => assert!(length <= 65535 && short == out),
+        Err(fault) => {
+            assert!(length > 65535 && short == BEFORE);
+            assert!(fault.to_string().ends_with(&format!(": {length}")));
+        }
+    }
+}
+
+/// Kinds and contents of records that fill `bytes`.
+fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut records = Vec::new();
+    while let Some((header, rest)) = bytes.split_first_chunk::<8>() {
+        let [version, kind, id_high, id_low, high, low, padding, reserved] = *header;
+        assert_eq!((version, id_high, id_low, reserved), (1, 0, 1, 0));
+        let (content, rest) = rest.split_at(usize::from(high) << 8 | usize::from(low));
+        let (padding, rest) = rest.split_at(usize::from(padding));
+        assert!(padding.len() < 8 && padding.iter().all(|byte| *byte == 0));
+        records.push((kind, content.to_vec()));
+        bytes = rest;
+    }
+    assert!(bytes.is_empty());
+    records
+}
+
+/// Name-value pairs, by section 3.4 of the specification.
+fn pairs(mut bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    while !bytes.is_empty() {
+        let mut lengths = [0; 2];
+        for length in &mut lengths {
+            let (first, rest) = bytes.split_first().expect("a length");
+            (*length, bytes) = match first >> 7 {
+                0 => (usize::from(*first), rest),
+                _ => {
+                    let (four, rest) = bytes.split_first_chunk::<4>().expect("a length");
+                    (u32::from_be_bytes(*four) as usize & 0x7fff_ffff, rest)
+                }
+            };
+        }
+        let (name, rest) = bytes.split_at(lengths[0]);
+        let (value, rest) = rest.split_at(lengths[1]);
+        pairs.push((name.to_vec(), value.to_vec()));
+        bytes = rest;
+    }
+    pairs
 }
 
 fn of_uwsgi(choice: u8, given: &[Given], variables: &[(Vec<u8>, Vec<u8>)]) {
@@ -117,4 +193,26 @@ fn of_scgi(content_length: u64, given: &[Given], variables: &[(Vec<u8>, Vec<u8>)
             assert!(first.into_iter().chain(pairs).eq(texts));
         }
     }
+}
+
+fn body_of_fastcgi(body: &[u8], repeat: usize) {
+    let body = body.repeat(repeat);
+    let (mut sent, mut rest) = (Vec::new(), &body[..]);
+    while let Some(frame) = fastcgi::StdinFrame::new(rest.len()) {
+        let (part, behind) = rest.split_at(frame.length());
+        sent.extend_from_slice(frame.header());
+        sent.extend_from_slice(part);
+        sent.extend_from_slice(frame.padding());
+        rest = behind;
+    }
+    assert!(rest.is_empty());
+    sent.extend_from_slice(&fastcgi::STDIN_END);
+    let mut records = records(&sent);
+    assert_eq!(records.pop(), Some((5, vec![])));
+    let mut received = Vec::new();
+    for (kind, content) in records {
+        assert!(kind == 5 && !content.is_empty());
+        received.extend(content);
+    }
+    assert_eq!(received, body);
 }

@@ -1,7 +1,7 @@
 //! What FastCGI, uwsgi and SCGI have in common, because they carry the same: a request as variables, and the head of a response
 //! (RFC 3875, the Common Gateway Interface).
 //!
-//! Each protocol writes variables in its own way ([`crate::uwsgi`], [`crate::scgi`]); which ones a request
+//! Each protocol writes variables in its own way ([`crate::fastcgi`], [`crate::uwsgi`], [`crate::scgi`]); which ones a request
 //! has, and their order, is the business of the modules.
 
 pub use crate::h1::response::cgi::{Form, parse};

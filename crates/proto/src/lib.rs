@@ -4,7 +4,7 @@
 //! fields ([`head`]), request targets ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity
 //! tags ([`etag`]), content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]),
 //! what a TLS client says first ([`tls`]), answers of name servers ([`dns`]) and of applications ([`cgi`]). What is said to
-//! applications is written here: [`uwsgi`] and [`scgi`]. The reference for what is accepted and what
+//! applications is written here: [`fastcgi`], [`uwsgi`] and [`scgi`]. The reference for what is accepted and what
 //! is refused is nginx 1.31; the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
@@ -16,6 +16,7 @@ pub mod cgi;
 pub mod date;
 pub mod dns;
 pub mod etag;
+pub mod fastcgi;
 pub mod h1;
 pub mod h2;
 pub mod head;
