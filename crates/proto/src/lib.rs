@@ -3,8 +3,8 @@
 //! What a peer sends is read here and nowhere else: HTTP/1 heads and bodies ([`h1`]), HTTP/2 ([`h2`]), heads that come as
 //! fields ([`head`]), request targets ([`uri`]), host names ([`host`]), byte ranges ([`range`]), dates ([`date`]), entity
 //! tags ([`etag`]), content codings ([`accept`]), Base64 ([`base64`]), what proxies tell of clients ([`proxy_protocol`]),
-//! what a TLS client says first ([`tls`]), answers of name servers ([`dns`]) and of applications ([`cgi`]). What is said to
-//! applications is written here: [`fastcgi`], [`uwsgi`] and [`scgi`]. The reference for what is accepted and what
+//! what a TLS client says first ([`tls`]) and answers of name servers ([`dns`]). What is said to applications is written here:
+//! [`fastcgi`], [`uwsgi`] and [`scgi`], which share [`cgi`], and [`memcached`]. The reference for what is accepted and what
 //! is refused is nginx 1.31; the RFCs to read first are 9110 (semantics), 9112 (HTTP/1.1), 9113 (HTTP/2) and 3986 (URIs).
 //!
 //! Deliberately not here: sockets, files, time, configuration, logging. Errors carry the words for the
@@ -22,6 +22,7 @@ pub mod h2;
 pub mod head;
 pub mod header;
 pub mod host;
+pub mod memcached;
 pub mod method;
 pub mod mp4;
 pub mod proxy_protocol;
