@@ -193,7 +193,7 @@ fn the_version_names_the_nginx_it_follows() {
     // What there is, and what there is not.
     assert!(arguments.contains(" --with-http_gzip_static_module"));
     assert!(!arguments.contains("http_rewrite_module"));
-    assert!(arguments.contains(" --without-http_fastcgi_module"));
+    assert!(arguments.contains(" --without-http_uwsgi_module"));
 }
 
 #[test]
@@ -267,16 +267,16 @@ fn the_manual_knows_variables_and_what_is_not_here_yet() {
     assert!(run("$arg_page").1.contains("family $arg_"));
     for (name, expected) in [
         (
-            "fastcgi_pass",
-            "nginx has \"fastcgi_pass\" (module http_fastcgi); Tidegate does not yet",
+            "uwsgi_pass",
+            "nginx has \"uwsgi_pass\" (module http_uwsgi); Tidegate does not yet",
         ),
         (
             "auth_jwt",
             "NGINX Plus has \"auth_jwt\" (module http_auth_jwt); Tidegate does not yet",
         ),
         (
-            "$fastcgi_script_name",
-            "nginx has \"$fastcgi_script_name\" (module http_fastcgi); Tidegate does not yet",
+            "$ssl_preread_protocol",
+            "nginx has \"$ssl_preread_protocol\" (module stream_ssl_preread); Tidegate does not yet",
         ),
         (
             "$urii",

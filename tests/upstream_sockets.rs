@@ -34,6 +34,7 @@ fn looked_at<T>(
     server: &Server,
     upstream: &TcpListener,
     path: &str,
+    answer: &[u8],
     look: impl FnOnce(&OwnedFd) -> T,
 ) -> T {
     let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -46,8 +47,8 @@ fn looked_at<T>(
     let found = workers.find_map(|pid| socket_to(pid, address)).unwrap();
     let seen = look(&found);
     drop(found);
-    peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        .unwrap();
+    peer.write_all(answer).unwrap();
+    drop(peer);
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
@@ -56,19 +57,35 @@ fn looked_at<T>(
 
 #[test]
 fn options_are_set_before_connecting() {
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let lines = "location /plain { proxy_pass http://APP; }
+         location /off { proxy_socket_keepalive off; proxy_socket_rcvbuf 0; proxy_socket_sndbuf 0; proxy_pass http://APP; }
+         location /keepalive { proxy_socket_keepalive on; proxy_pass http://APP; }
+         location /rcvbuf { proxy_socket_rcvbuf 32k; proxy_pass http://APP; }
+         location /sndbuf { proxy_socket_sndbuf 48k; proxy_pass http://APP; }";
+    options_are_set(lines, answer);
+}
+
+#[test]
+fn options_are_set_before_applications_are_connected_to() {
+    // A head and two bytes, and the end.
+    let answer = b"\x01\x06\x00\x01\x00\x17\x00\x00Content-Length: 2\r\n\r\nok\x01\x03\x00\x01\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+    let lines = "location /plain { fastcgi_pass APP; }
+         location /off { fastcgi_socket_keepalive off; fastcgi_socket_rcvbuf 0; fastcgi_socket_sndbuf 0; fastcgi_send_lowat 0;
+             fastcgi_pass APP; }
+         location /keepalive { fastcgi_socket_keepalive on; fastcgi_pass APP; }
+         location /rcvbuf { fastcgi_socket_rcvbuf 32k; fastcgi_pass APP; }
+         location /sndbuf { fastcgi_socket_sndbuf 48k; fastcgi_pass APP; }";
+    options_are_set(lines, answer);
+}
+
+/// `APP` in the lines is where the upstream listens that answers so.
+fn options_are_set(lines: &str, answer: &[u8]) {
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = upstream.local_addr().unwrap().port();
-    let pass = format!("proxy_pass http://127.0.0.1:{port}");
-    let lines = format!(
-        "location /plain {{ {pass}; }}
-         location /off {{ proxy_socket_keepalive off; proxy_socket_rcvbuf 0; proxy_socket_sndbuf 0; {pass}; }}
-         location /keepalive {{ proxy_socket_keepalive on; {pass}; }}
-         location /rcvbuf {{ proxy_socket_rcvbuf 32k; {pass}; }}
-         location /sndbuf {{ proxy_socket_sndbuf 48k; {pass}; }}"
-    );
-    let server = Server::start("", &lines);
+    let address = upstream.local_addr().unwrap().to_string();
+    let server = Server::start("", &lines.replace("APP", &address));
     let keepalive = |path| {
-        looked_at(&server, &upstream, path, |socket| {
+        looked_at(&server, &upstream, path, answer, |socket| {
             sockopt::socket_keepalive(socket.as_fd()).unwrap()
         })
     };
@@ -77,7 +94,7 @@ fn options_are_set_before_connecting() {
     assert!(keepalive("/keepalive"));
     // The kernel doubles what it is asked for.
     let receive = |path| {
-        looked_at(&server, &upstream, path, |socket| {
+        looked_at(&server, &upstream, path, answer, |socket| {
             sockopt::socket_recv_buffer_size(socket.as_fd()).unwrap()
         })
     };
@@ -85,7 +102,7 @@ fn options_are_set_before_connecting() {
     assert_eq!(receive("/off"), receive("/plain"));
     assert_ne!(receive("/plain"), 64 * 1024);
     let send = |path| {
-        looked_at(&server, &upstream, path, |socket| {
+        looked_at(&server, &upstream, path, answer, |socket| {
             sockopt::socket_send_buffer_size(socket.as_fd()).unwrap()
         })
     };

@@ -26,6 +26,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "daemon pid worker_cpu_affinity worker_processes",
     ),
     (
+        "tests/fastcgi/main.rs",
+        "fastcgi_catch_stderr fastcgi_hide_header fastcgi_index fastcgi_intercept_errors fastcgi_keep_conn fastcgi_next_upstream
+         fastcgi_param fastcgi_pass fastcgi_pass_header fastcgi_pass_request_body fastcgi_pass_request_headers
+         fastcgi_request_buffering fastcgi_split_path_info fastcgi_buffer_size",
+    ),
+    (
+        "tests/fastcgi/directives.rs",
+        "fastcgi_bind fastcgi_buffering fastcgi_buffers fastcgi_busy_buffers_size fastcgi_connect_timeout fastcgi_force_ranges
+         fastcgi_ignore_client_abort fastcgi_ignore_headers fastcgi_limit_rate fastcgi_max_temp_file_size
+         fastcgi_next_upstream_timeout fastcgi_next_upstream_tries fastcgi_read_timeout fastcgi_send_timeout fastcgi_store
+         fastcgi_store_access fastcgi_temp_file_write_size fastcgi_temp_path",
+    ),
+    (
         "tests/http2.rs",
         "http2 http2_body_preread_size http2_chunk_size http2_max_concurrent_streams",
     ),
@@ -90,8 +103,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/upstream_sockets.rs",
-        "proxy_socket_keepalive proxy_socket_rcvbuf proxy_socket_sndbuf tunnel_socket_keepalive tunnel_socket_rcvbuf
-         tunnel_socket_sndbuf",
+        "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf proxy_socket_keepalive proxy_socket_rcvbuf
+         proxy_socket_sndbuf tunnel_socket_keepalive tunnel_socket_rcvbuf tunnel_socket_sndbuf",
     ),
     ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),
     ("tests/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),

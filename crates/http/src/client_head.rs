@@ -210,7 +210,7 @@ impl ClientHead {
     }
 
     /// The same, with what is known of the name.
-    pub fn known_headers(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
+    pub fn known_headers(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> + Clone {
         let fields = self.fields().iter();
         fields.map(|field| {
             (

@@ -13,6 +13,7 @@ pub mod browser;
 pub mod dav;
 pub mod dav_ext;
 pub mod early_hints;
+pub mod fastcgi;
 pub mod filters;
 pub mod flv;
 pub mod headers_more;

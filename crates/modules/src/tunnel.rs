@@ -13,32 +13,27 @@ use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, parse,
 };
-use framework::address::{self, Written};
 use framework::compile::{Compiler, Feature};
 use http::body;
 use http::exchange::{Abort, Exchange};
-use http::log;
+use http::log::{self, Level};
 use http::module::{Content, Handle, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
-use http::text::Text;
 use http::variables::Compiling as _;
 use proto::method::Method;
 
 use crate::proxy::attempts::Attempts;
 use crate::proxy::connection::{Home, UpstreamConnection};
+use crate::proxy::destination::Destination;
 use crate::proxy::family::{Causes, Family, causes_of_connections};
 use crate::proxy::finish;
 use crate::proxy::socket::SocketSettings;
-use crate::proxy::target::{self, Upstream};
+use crate::proxy::target;
 use crate::proxy::tries::{self, Asking, AttemptError, Conversation, Reach, Tries};
 use crate::proxy::tunnel::{self, Limits};
-use crate::upstream::{Group, Groups};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
-
-/// What an address without a port has.
-const NO_PORT: u16 = 0;
 
 /// What connections must agree on to be used again: nobody else says this, as each tunnel has one of its own.
 const NEVER_SHARED: &[u8] = b"tunnel";
@@ -150,13 +145,6 @@ struct TunnelPass {
     destination: Destination,
 }
 
-/// Where its tunnels lead.
-enum Destination {
-    Fixed(Arc<Group>),
-    /// With variables: found anew for each request.
-    Text(Text),
-}
-
 /// What answers where `tunnel_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(word) = scope.own(&TUNNEL_PASS)? else {
@@ -164,7 +152,10 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     };
     let handler = TunnelPass {
         settings: compiler.feature(scope)?,
-        destination: Destination::compile(compiler, word.as_ref())?,
+        destination: match word {
+            Some(word) => Destination::compile(compiler, &word)?,
+            None => Destination::Text(compiler.text(&asked_for())),
+        },
     };
     Ok(Some(Content {
         stays_in_limit_except: true,
@@ -178,58 +169,6 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     plan.feature::<Settings>().map(drop)
 }
 
-impl Destination {
-    fn compile(compiler: &Compiler<'_>, word: Option<&Word>) -> Result<Destination, Fault> {
-        let Some(word) = word else {
-            return Ok(Destination::Text(compiler.text(&asked_for())));
-        };
-        let template = Template::parse(word)?;
-        match template.as_literal() {
-            Some(_) => group_of(compiler, word).map(Destination::Fixed),
-            None => Ok(Destination::Text(compiler.text(&template))),
-        }
-    }
-
-    /// Where a request's tunnel leads, or the status to answer with.
-    fn upstream(&self, request: &mut Request) -> Result<Upstream, u16> {
-        let text = match self {
-            Destination::Fixed(group) => return Ok(Upstream::Group(Arc::clone(group))),
-            Destination::Text(text) => text.evaluate(request),
-        };
-        let written = match address::parse(&text) {
-            Ok(written) => written,
-            Err(error) => {
-                let shown = log::Printable(&text);
-                log::error!(request, Info, "{error} in upstream \"{shown}\"");
-                return Err(500);
-            }
-        };
-        let generation = &request.local.generation;
-        let groups = generation.part::<Groups>().unwrap_or_default();
-        let known = match written.unix {
-            true => None,
-            false => groups.named(written.name, written.port, NO_PORT),
-        };
-        match (known, written.port) {
-            (Some(group), _) => Ok(Upstream::Group(Arc::clone(group))),
-            (None, None) if !written.unix => {
-                let name = log::Printable(written.name);
-                log::error!(request, Error, "no port in upstream \"{name}\"");
-                Err(500)
-            }
-            (None, port) => Ok(match literal(&text, &written) {
-                Some(group) => Upstream::Group(group),
-                None => Upstream::Name {
-                    name: Bytes::copy_from_slice(
-                        written.name.strip_suffix(b".").unwrap_or(written.name),
-                    ),
-                    port: port.unwrap_or(NO_PORT),
-                },
-            }),
-        }
-    }
-}
-
 /// Where a tunnel leads that is not told: `$host:$request_port`, what the client has asked for.
 fn asked_for() -> Template {
     let variable = |name: &str| Part::Variable(name.into());
@@ -240,44 +179,6 @@ fn asked_for() -> Template {
             variable("request_port"),
         ],
     }
-}
-
-/// The servers of an address without variables.
-fn group_of(compiler: &Compiler<'_>, word: &Word) -> Result<Arc<Group>, Fault> {
-    let fault = |text: String| Fault::at(word, text).while_reading();
-    let shown = word.text();
-    let written = address::parse(&word.bytes)
-        .map_err(|error| fault(format!("{error} in upstream \"{shown}\"")))?;
-    let groups = compiler.registry::<Groups>();
-    let mut groups = groups.borrow_mut();
-    let name = String::from_utf8_lossy(written.name);
-    if let Some(group) = groups.declared(written.name).filter(|_| !written.unix) {
-        return match written.port {
-            Some(port) => Err(fault(format!(
-                "upstream \"{name}\" may not have port {port}"
-            ))),
-            None => Ok(Arc::clone(group)),
-        };
-    }
-    if written.port.is_none() && !written.unix {
-        let text = format!("no port in upstream \"{name}\"");
-        return Err(fault(text).of_missing(&name, &["upstream"]));
-    }
-    if let Some(group) = literal(&word.bytes, &written) {
-        return Ok(group);
-    }
-    groups
-        .host(&written, compiler.files, NO_PORT)
-        .ok_or_else(|| {
-            let text = format!("host not found in upstream \"{name}\"");
-            fault(text).of_missing(&name, &["upstream"])
-        })
-}
-
-/// A group of the address alone, where no name is to be looked up.
-fn literal(text: &[u8], written: &Written<'_>) -> Option<Arc<Group>> {
-    let address = written.literal(NO_PORT)?;
-    Some(Group::of_one(Bytes::copy_from_slice(text), address))
 }
 
 impl Handle for TunnelPass {
@@ -323,7 +224,7 @@ async fn serve(
     tunnel: &TunnelPass,
 ) -> Result<Step, Abort> {
     let settings = &tunnel.settings;
-    let upstream = match tunnel.destination.upstream(request) {
+    let upstream = match tunnel.destination.upstream(request, Level::Info) {
         Ok(upstream) => upstream,
         Err(status) => return Ok(Step::Finish(status)),
     };

@@ -22,10 +22,10 @@ use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use modules::{
-    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, flv,
-    headers_more, health_check, index, limit_conn, limit_req, metrics, mirror, mp4, post_action,
-    precompressed, proxy, random_index, realip, referer, rewrite, static_file, stub_status,
-    try_files, tunnel, upstream,
+    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
+    flv, headers_more, health_check, index, limit_conn, limit_req, metrics, mirror, mp4,
+    post_action, precompressed, proxy, random_index, realip, referer, rewrite, static_file,
+    stub_status, try_files, tunnel, upstream,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -145,6 +145,12 @@ pub const FEATURES: Modules = Modules(&[
     .survey(proxy::survey)
     .plan(proxy::check, &[])
     .content("proxy_pass", proxy::content),
+    Entry::of(&[fastcgi::DIRECTIVES, &fastcgi::BUFFER_DIRECTIVES])
+        .named(&["ngx_http_fastcgi_module"])
+        .variables(&[fastcgi::script_name::find])
+        .survey(fastcgi::survey)
+        .plan(fastcgi::check, fastcgi::SHORTCUTS)
+        .content("fastcgi_pass", fastcgi::content),
     Entry::of(&[tunnel::DIRECTIVES])
         .named(&["ngx_http_tunnel_module"])
         .plan(tunnel::check, &[])

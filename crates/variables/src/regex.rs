@@ -10,7 +10,9 @@ use bytes::Bytes;
 use conf::Fault;
 use framework::compile::Compiler;
 use logs::{Printable, Subject};
-use pattern::{Pattern, Spans, Undecided};
+use pattern::{Pattern, Undecided};
+
+pub use pattern::Spans;
 
 use crate::{Compiling as _, Context, Source, Variable};
 
@@ -47,6 +49,16 @@ impl<C: Context> Regex<C> {
     /// Whether it has groups, besides the whole.
     pub fn has_groups(&self) -> bool {
         self.pattern.groups() > 1
+    }
+
+    /// How many groups it has, the whole among them.
+    pub fn groups(&self) -> usize {
+        self.pattern.groups()
+    }
+
+    /// Whether it matches, leaving captures alone; where its groups do is in `spans`.
+    pub fn locate(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
+        self.pattern.captures(subject, spans)
     }
 
     /// Whether it matches, leaving captures alone.

@@ -103,8 +103,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**Bodies stream.** An answer goes to the client as it comes, as fast as the client takes it, and never to a \
-                   temporary file. `proxy_buffering on` joins parts that come together; `off` sends each at once. Where an \
+        sentence: "**Bodies stream.** An answer goes to the client as it comes. `proxy_buffering on` joins parts that come together; `off` sends each at once. Where an \
                    upstream fails midway, the client has what had come; nginx may still hold that back.",
         is: |_, difference| {
             const BUFFERED: &str = "[warn] an upstream response is buffered to a temporary file ";

@@ -27,10 +27,11 @@ use proto::h1::response::ResponseBody;
 
 use super::attempts::Attempts;
 use super::pace::Pace;
+use super::passing::Passing;
 use super::response::{READING, WHILE_READING};
 use super::trailers::TrailerReader;
 use super::tries::told_left;
-use super::{READING_BODY, Settings, UpstreamConnection};
+use super::{READING_BODY, UpstreamConnection};
 
 /// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
 /// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.
@@ -47,6 +48,39 @@ enum Remaining {
     Chunked(Box<Decoder>),
     Trailers(Box<TrailerReader>),
     UntilClose,
+    /// It lies in a framing of its own.
+    Framed(Box<dyn Framing>),
+}
+
+/// What tells where a body ends.
+pub(crate) enum Delimited {
+    /// What HTTP knows.
+    Http(ResponseBody),
+    /// The framing of another protocol.
+    Own(Box<dyn Framing>),
+}
+
+/// A framing that is not HTTP's.
+pub(crate) trait Framing {
+    /// Takes what comes next of a body off what has been received, which is not empty.
+    fn next(&mut self, received: &mut Buffer) -> Framed;
+
+    /// The upstream sends nothing more: whether that is the end of the body, or what there is to log of one that has none.
+    fn closed(&mut self) -> Result<(), String>;
+}
+
+/// What is next in a body that lies in a framing.
+pub(crate) enum Framed {
+    /// Some of it.
+    Bytes(Bytes),
+    /// Nothing, as long as no more is received.
+    Nothing,
+    /// Something for the error log.
+    Told(Told),
+    /// It has come whole; whether the connection may serve another request.
+    End { may_go_on: bool },
+    /// It breaks its framing.
+    Broken(Told),
 }
 
 impl Remaining {
@@ -66,14 +100,14 @@ enum Ending {
 }
 
 /// The body of an upstream's response.
-pub(super) struct UpstreamBody {
+pub(crate) struct UpstreamBody {
     /// Until the body has ended.
     peer: Option<UpstreamConnection>,
     /// Whether the connection may serve another request after this.
     may_go_on: bool,
     /// What `$upstream_*` tell, of which the body goes on to write the end.
     seen: Rc<Attempts>,
-    settings: Arc<Settings>,
+    passing: Arc<Passing>,
     remaining: Remaining,
     received: Buffer,
     /// How fast it is read, where that is limited.
@@ -109,7 +143,7 @@ impl std::fmt::Debug for UpstreamBody {
 }
 
 /// What of a body has come along with the head.
-pub(super) struct Arrived {
+pub(crate) struct Arrived {
     pub rest: Buffer,
     /// How many bytes came beyond `proxy_buffer_size`: as nginx reads them only for the body, `$upstream_bytes_received`
     /// has them once that is read.
@@ -119,37 +153,39 @@ pub(super) struct Arrived {
 }
 
 /// What there is to log where more has come than the head of the answer has announced.
-pub(super) fn told_excess(doing: &str) -> Told {
+pub(crate) fn told_excess(doing: &str) -> Told {
     let text =
         format!("upstream sent more data than specified in \"Content-Length\" header {doing}");
     Told::new(Level::Warn, text)
 }
 
 impl UpstreamBody {
-    pub(super) fn new(
+    pub(crate) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
-        settings: &Arc<Settings>,
-        framing: ResponseBody,
+        passing: &Arc<Passing>,
+        delimited: Delimited,
         mut arrived: Arrived,
         buffered: bool,
         rate: u64,
     ) -> UpstreamBody {
         let came_with_head = arrived.rest.len() as u64;
-        let decoder = match settings.pass_trailers {
+        let decoder = match passing.pass_trailers {
             true => Decoder::keeping_trailers,
             false => Decoder::new,
+        };
+        let remaining = match delimited {
+            Delimited::Http(ResponseBody::None | ResponseBody::Length(0)) => Remaining::Nothing,
+            Delimited::Http(ResponseBody::Length(length)) => Remaining::Length(length),
+            Delimited::Http(ResponseBody::Chunked) => Remaining::Chunked(Box::new(decoder())),
+            Delimited::Http(ResponseBody::UntilClose) => Remaining::UntilClose,
+            Delimited::Own(framing) => Remaining::Framed(framing),
         };
         let mut body = UpstreamBody {
             peer: Some(peer),
             may_go_on: arrived.may_go_on,
             seen,
-            remaining: match framing {
-                ResponseBody::None | ResponseBody::Length(0) => Remaining::Nothing,
-                ResponseBody::Length(length) => Remaining::Length(length),
-                ResponseBody::Chunked => Remaining::Chunked(Box::new(decoder())),
-                ResponseBody::UntilClose => Remaining::UntilClose,
-            },
+            remaining,
             stopped: None,
             came_with_head,
             beyond: arrived.beyond,
@@ -158,7 +194,7 @@ impl UpstreamBody {
             deadline: None,
             flush: !buffered,
             flush_next: false,
-            ahead: Spill::new(&settings.buffers.limits),
+            ahead: Spill::new(&passing.buffers.limits),
             patience: None,
             told: VecDeque::new(),
             ending: None,
@@ -166,7 +202,7 @@ impl UpstreamBody {
                 true => READING_BODY,
                 false => READING,
             },
-            settings: Arc::clone(settings),
+            passing: Arc::clone(passing),
         };
         // Nothing may ask for the end of nothing.
         if matches!(body.remaining, Remaining::Nothing) && body.received.is_empty() {
@@ -203,7 +239,16 @@ impl UpstreamBody {
                 self.may_go_on = false;
                 return self.end();
             }
-            Ok(()) => "upstream prematurely closed connection while reading upstream".into(),
+            Ok(()) => match &mut self.remaining {
+                Remaining::Framed(framing) => match framing.closed() {
+                    Ok(()) => {
+                        self.may_go_on = false;
+                        return self.end();
+                    }
+                    Err(text) => format!("{text} {READING_BODY}").into(),
+                },
+                _ => "upstream prematurely closed connection while reading upstream".into(),
+            },
             Err(error) => match error.kind() {
                 io::ErrorKind::TimedOut => {
                     "upstream timed out (110: Connection timed out) while reading upstream".into()
@@ -275,6 +320,20 @@ impl UpstreamBody {
                 Remaining::UntilClose => {
                     return Some(std::mem::take(&mut self.received).into_bytes());
                 }
+                Remaining::Framed(framing) => match framing.next(&mut self.received) {
+                    Framed::Bytes(bytes) => return Some(bytes),
+                    Framed::Nothing => return None,
+                    Framed::Told(told) => self.told.push_back(told),
+                    Framed::End { may_go_on } => {
+                        self.may_go_on &= may_go_on;
+                        self.received = Buffer::default();
+                        self.remaining = Remaining::Nothing;
+                    }
+                    Framed::Broken(told) => {
+                        self.break_off(Break::Framing, told);
+                        return None;
+                    }
+                },
                 Remaining::Length(left) => {
                     let taken = usize::try_from(*left)
                         .unwrap_or(usize::MAX)
@@ -293,9 +352,9 @@ impl UpstreamBody {
                     };
                     let bytes = take_data(&mut self.received, &decoded);
                     if decoded.done {
-                        self.remaining = match self.settings.pass_trailers {
+                        self.remaining = match self.passing.pass_trailers {
                             true => {
-                                let mut reader = TrailerReader::new(self.settings.buffer_size);
+                                let mut reader = TrailerReader::new(self.passing.buffer_size);
                                 reader.came_later = self.received.is_empty();
                                 Remaining::Trailers(Box::new(reader))
                             }
@@ -356,7 +415,7 @@ impl UpstreamBody {
         let Some(peer) = &self.peer else {
             return Poll::Ready(()); // there is nothing to wait for
         };
-        let read_timeout = self.settings.read_timeout;
+        let read_timeout = self.passing.read_timeout;
         let deadline = self
             .deadline
             .get_or_insert_with(|| engine::now() + read_timeout);
@@ -500,7 +559,7 @@ impl Source for UpstreamBody {
 
     fn queued_max(&self) -> Option<usize> {
         let goes_on = self.ending.is_none() && !self.has_come();
-        (goes_on && !self.flush).then_some(self.settings.buffers.busy_size)
+        (goes_on && !self.flush).then_some(self.passing.buffers.busy_size)
     }
 
     /// Not where every part leaves at once: as in nginx the end comes once that has left.
@@ -509,16 +568,16 @@ impl Source for UpstreamBody {
     }
 
     fn trailers(&mut self) -> Vec<Field> {
-        if !self.settings.pass_trailers {
+        if !self.passing.pass_trailers {
             return Vec::new();
         }
         let seen = self.seen.borrow();
-        let passed = |field: &&Field| !self.settings.hidden.contains_name(&field.name);
+        let passed = |field: &&Field| !self.passing.hidden.contains_name(&field.name);
         seen.trailers.iter().filter(passed).cloned().collect()
     }
 
     fn outlives_client(&self) -> bool {
-        self.settings.tries.ignore_client_abort
+        self.passing.tries.ignore_client_abort
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

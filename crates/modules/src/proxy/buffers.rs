@@ -24,25 +24,25 @@ const NUMBER: u64 = 8;
 const FILE_SIZE_MAX: u64 = 1 << 30;
 
 /// What the lines amount to in a scope.
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     /// What is kept of an answer that a client is slow to take.
-    pub(super) limits: Arc<Limits>,
+    pub(crate) limits: Arc<Limits>,
     /// How much of it may be on its way to the client while more is read.
-    pub(super) busy_size: usize,
+    pub(crate) busy_size: usize,
 }
 
 /// The directives of one module.
-pub(super) struct Family {
-    pub(super) buffers: Setting<(u64, u64)>,
-    pub(super) busy_buffers_size: Setting<u64>,
-    pub(super) temp_path: Setting<(PathBuf, Vec<u64>)>,
-    pub(super) max_temp_file_size: Setting<u64>,
-    pub(super) temp_file_write_size: Setting<u64>,
+pub(crate) struct Family {
+    pub(crate) buffers: Setting<(u64, u64)>,
+    pub(crate) busy_buffers_size: Setting<u64>,
+    pub(crate) temp_path: Setting<(PathBuf, Vec<u64>)>,
+    pub(crate) max_temp_file_size: Setting<u64>,
+    pub(crate) temp_file_write_size: Setting<u64>,
 }
 
 impl Family {
     /// The directives that begin with this prefix.
-    pub(super) const fn of(prefix: &'static str) -> Family {
+    pub(crate) const fn of(prefix: &'static str) -> Family {
         Family {
             buffers: Setting::family(prefix, "buffers", &["number size"], parse::buffers)
                 .contexts(HSL)
@@ -70,7 +70,7 @@ impl Family {
     }
 
     /// All of them.
-    pub(super) const fn all(&'static self) -> [&'static dyn Declared; 5] {
+    pub(crate) const fn all(&'static self) -> [&'static dyn Declared; 5] {
         [
             &self.buffers,
             &self.busy_buffers_size,
@@ -82,7 +82,7 @@ impl Family {
 
     /// What the lines amount to; `head` is the `*_buffer_size` of the same module, `path` says where files go that no line gives a
     /// directory. That one is not made for a scope that has no use for it.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         &self,
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -119,7 +119,7 @@ impl Family {
     }
 
     /// Refuses sizes that do not suit each other, as nginx does; `head` is the `*_buffer_size` of the same module.
-    pub(super) fn check(&self, scope: ScopeRef<'_>, head: &Setting<u64>) -> Result<(), Fault> {
+    pub(crate) fn check(&self, scope: ScopeRef<'_>, head: &Setting<u64>) -> Result<(), Fault> {
         let buffers = self.buffers.spec.name();
         let (number, size) = scope.written(&self.buffers)?.unwrap_or((NUMBER, SIZE));
         if number < 2 {

@@ -15,7 +15,6 @@ use http::request::Request;
 use proto::proxy_protocol::{self, Ends, Version};
 use transport::Transport;
 
-use super::Proxy;
 use super::tries::Reach;
 use crate::upstream::{AtEnd, Group};
 
@@ -23,11 +22,11 @@ use crate::upstream::{AtEnd, Group};
 pub(crate) struct UpstreamConnection {
     connection: Box<Connection>,
     /// What it sent, or how it ended, while the request was still being sent.
-    pub(super) early: Option<io::Result<Buffer>>,
+    pub(crate) early: Option<io::Result<Buffer>>,
     /// Whether the request has been given to it to its last byte.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
     /// The peer, as long as it has the request; once it has answered.
-    pub(super) lease: Option<Lease>,
+    pub(crate) lease: Option<Lease>,
     /// What is learned of the session as soon as the last byte of the answer has come.
     pub(crate) at_end: Option<Box<AtEnd>>,
     /// Where it goes once its answer has come whole.
@@ -43,7 +42,7 @@ pub(crate) struct Home {
 
 impl UpstreamConnection {
     /// A request may be sent over it.
-    pub(super) fn over(
+    pub(crate) fn over(
         connection: Box<Connection>,
         send_timeout: Duration,
         home: Home,
@@ -60,13 +59,13 @@ impl UpstreamConnection {
     }
 
     /// Its bytes.
-    pub(super) fn stream(&self) -> &Transport {
+    pub(crate) fn stream(&self) -> &Transport {
         &self.connection.transport
     }
 
     /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
     /// much.
-    pub(super) fn done(mut self, may_go_on: bool) {
+    pub(crate) fn done(mut self, may_go_on: bool) {
         self.at_end = None;
         self.lease = None;
         let is_kept = may_go_on && self.asked && self.early.is_none();
@@ -78,7 +77,7 @@ impl UpstreamConnection {
 }
 
 /// What a connection begins with in this version of the PROXY protocol; `ends` are those of the client's own connection.
-pub(super) fn introduction(version: Option<Version>, ends: Option<Ends>) -> Bytes {
+pub(crate) fn introduction(version: Option<Version>, ends: Option<Ends>) -> Bytes {
     let mut header = Vec::new();
     if let Some(version) = version {
         proxy_protocol::append(version, ends, &mut header);
@@ -87,7 +86,7 @@ pub(super) fn introduction(version: Option<Version>, ends: Option<Ends>) -> Byte
 }
 
 /// The ends of the client's connection; `None` where it has no addresses.
-pub(super) fn ends_of(request: &Request) -> Option<Ends> {
+pub(crate) fn ends_of(request: &Request) -> Option<Ends> {
     match (request.peer(), request.connection.local()) {
         (Address::Inet(source), Address::Inet(destination)) => Some(Ends {
             source: *source,
@@ -98,19 +97,21 @@ pub(super) fn ends_of(request: &Request) -> Option<Ends> {
 }
 
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
-pub(super) fn terms(proxy: &Proxy, group: &Group, reach: &Reach) -> Bytes {
+/// `place` is that of the scope that asks, `protocol` what is spoken where that is not HTTP.
+pub(crate) fn terms(place: &Bytes, protocol: &[u8], group: &Group, reach: &Reach) -> Bytes {
     let Some(keepalive) = group.shared.keepalive else {
         return Bytes::new();
     };
     let place = match keepalive.local {
-        true => proxy.place.clone(),
+        true => place.clone(),
         false => Bytes::new(),
     };
-    let is_plain = reach.secured.is_none() && reach.introduction.is_empty();
+    let is_plain = protocol.is_empty() && reach.secured.is_none() && reach.introduction.is_empty();
     if is_plain && reach.socket.options == SocketOptions::default() {
         return place;
     }
     let mut terms = place.to_vec();
+    terms.extend_from_slice(protocol);
     if !reach.introduction.is_empty() {
         terms.extend_from_slice(b" for ");
         terms.extend_from_slice(&reach.introduction);

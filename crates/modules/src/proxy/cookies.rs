@@ -53,7 +53,7 @@ enum Written {
 
 /// What a scope says about cookies.
 #[derive(Default)]
-pub(super) struct Cookies {
+pub(crate) struct Cookies {
     domains: Vec<Rewrite>,
     paths: Vec<Rewrite>,
     flags: Vec<FlagsOf>,

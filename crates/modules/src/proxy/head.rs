@@ -103,7 +103,7 @@ pub(super) fn write(
         Some(body) => write_length(&settings, body.len() as u64, &mut head),
         None => write_framing(request, &settings, buffered, &mut head),
     }
-    if settings.pass_request_headers {
+    if settings.passing.pass_request_headers {
         for (known, name, value) in request.client.known_headers() {
             if !settings.replaced.contains(known, name) {
                 write_field(name, value, &mut head);

@@ -8,15 +8,18 @@
 
 pub mod answer;
 pub mod attempts;
-mod body;
-mod buffers;
+pub(crate) mod body;
+pub(crate) mod buffers;
 pub(crate) mod connection;
 mod cookies;
+pub(crate) mod deliver;
+pub(crate) mod destination;
 pub(crate) mod family;
 mod head;
 mod pace;
+pub(crate) mod passing;
 pub mod probe;
-mod response;
+pub(crate) mod response;
 mod settings;
 pub(crate) mod socket;
 pub(crate) mod ssl;
@@ -41,11 +44,9 @@ use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::module::{Handle, Ran};
-use http::output::Body;
 use http::request::{Request, Step};
 use proto::h1::response::ResponseBody;
 use proto::header::Known;
-use proto::method::Method;
 use transport::Transport;
 
 pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
@@ -53,14 +54,15 @@ pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, conten
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use attempts::{Attempts, ShownTarget, TARGET};
-use body::UpstreamBody;
+use body::Delimited;
 use connection::{Home, UpstreamConnection, ends_of, introduction, terms};
+use deliver::Delivery;
 use family::Causes;
-use response::UpstreamResponse;
+use passing::Passing;
+use response::{Rewriting, UpstreamResponse};
 use settings::HttpVersion;
 use target::Scheme;
 use tries::{Asking, AttemptError, Conversation, Reach, ask, client_left, failed, note};
-use whole::WholeBody;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
 const BACKLOG_MAX: usize = 32 * 1024;
@@ -69,7 +71,7 @@ const BACKLOG_MAX: usize = 32 * 1024;
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// What is done last.
-const READING_BODY: &str = "while reading upstream";
+pub(crate) const READING_BODY: &str = "while reading upstream";
 
 /// What is done then, until the answer begins.
 const SENDING: &str = "while sending request to upstream";
@@ -101,7 +103,7 @@ impl Conversation for HttpConversation<'_> {
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
         send(request, exchange, self.settings, peer, self.outgoing).await?;
-        response::read(request, exchange, self.settings, peer).await
+        response::read(request, exchange, &self.settings.passing, peer).await
     }
 
     fn status(&self, answer: &UpstreamResponse) -> Option<u16> {
@@ -138,8 +140,10 @@ async fn serve(
     };
     // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
     let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
-    let stream =
-        !settings.request_buffering && settings.passes_body() && request.is_main() && framed;
+    let stream = !settings.passing.request_buffering
+        && settings.passes_body()
+        && request.is_main()
+        && framed;
     let read = match stream {
         true => request_body::read_at_hand(request, exchange).await,
         false => request_body::read(request, exchange).await.map(|()| None),
@@ -156,7 +160,7 @@ async fn serve(
 }
 
 /// Ends what was asked of upstreams with a status; its page is what is being sent then.
-pub(super) fn finish(request: &mut Request, status: u16) -> Step {
+pub(crate) fn finish(request: &mut Request, status: u16) -> Step {
     request.activity.doing = WHILE_SENDING_ON;
     Step::Finish(status)
 }
@@ -190,12 +194,12 @@ async fn pass_on(
     let mut reach = Reach {
         scheme: target.scheme.text(),
         uri: written.head.slice(written.uri),
-        socket: settings.socket.of_request(request),
+        socket: settings.passing.socket.of_request(request),
         secured,
         introduction: introduction(settings.proxy_protocol, ends_of(request)),
         terms: Bytes::new(),
     };
-    let ignore_abort = settings.tries.ignore_client_abort;
+    let ignore_abort = settings.passing.tries.ignore_client_abort;
     let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => return Ok(finish(request, status)),
@@ -204,14 +208,14 @@ async fn pass_on(
             return Err(request.client_left(exchange));
         }
     };
-    reach.terms = terms(proxy, &group, &reach);
-    let mut selection = group.select(request, settings.tries.next_upstream_tries);
+    reach.terms = terms(&proxy.place, b"", &group, &reach);
+    let mut selection = group.select(request, settings.passing.tries.next_upstream_tries);
     let home = Home {
         local: Rc::clone(&request.local),
         group,
     };
     let asking = Asking {
-        tries: settings.tries,
+        tries: settings.passing.tries,
         reach: &reach,
         conversation: HttpConversation {
             settings: &settings,
@@ -224,28 +228,27 @@ async fn pass_on(
         Ok(answered) => answered,
         Err(status) => return Ok(finish(request, status)),
     };
-    let is_head = head::is_head(request, &settings);
-    response::remember(request, &answer);
-    if let Some(step) = response::intercept(request, &settings, &answer) {
-        peer.at_end = selection.at_end(request);
+    let delivery = Delivery {
+        passing: &settings.passing,
+        rewriting: Rewriting {
+            redirects: &proxy.redirects,
+            cookies: Some(&settings.cookies),
+        },
+        is_head: head::is_head(request, &settings),
+    };
+    let is_head = delivery.is_head;
+    if let Some(step) = delivery.intercept(request, &mut selection, &mut peer, &answer.head) {
         return Ok(leave(request, peer, &answer, is_head, step));
     }
-    selection.head_came(request);
     if answer.head.is_upgrade() {
         peer.at_end = selection.at_end(request);
         return match outgoing.upgrade {
-            true => tunnel::upgrade(request, exchange, &settings, peer, answer).await,
+            true => tunnel::upgrade(request, exchange, &settings.passing, peer, answer).await,
             false => Ok(response::refuse_upgrade(request)),
         };
     }
-    let applied = response::apply(request, proxy, target, &answer);
-    peer.at_end = selection.at_end(request);
-    if let response::Applied::Step(step) = applied {
+    if let Some(step) = delivery.apply(request, &mut selection, &mut peer, &answer.head) {
         return Ok(leave(request, peer, &answer, is_head, step));
-    }
-    if is_head && request.method != Method::Head && request.response.content_length.is_some() {
-        // The client would wait for a body, and there is none to come.
-        request.response.content_length = Some(0);
     }
     let framing = answer.head.body(is_head);
     let mut rest = std::mem::take(&mut answer.rest);
@@ -258,33 +261,13 @@ async fn pass_on(
             body::told_excess(READING_BODY).write(request);
         }
     }
-    let holds = response::is_buffered(&settings, &answer);
-    if !holds && request.method != Method::Head && !request.nesting.head_only {
-        request.pacing.rate = Some(0); // what is not held back is not slowed down
-    }
     let arrived = body::Arrived {
         rest,
         beyond: answer.beyond,
         may_go_on: answer.keeps_alive() && !said_too_much,
     };
-    let rate = match holds && !request.nesting.head_only && request.method != Method::Head {
-        true => settings
-            .limit_rate
-            .evaluate(request, response::WHILE_READING),
-        false => 0,
-    };
-    let seen = Attempts::enter(request);
-    if whole::is_whole(&framing, &arrived) && rate == 0 && settings.store.is_none() {
-        let body = WholeBody::new(peer, seen, arrived, holds);
-        return Ok(Step::Respond(Body::Source(Box::new(body))));
-    }
-    let body = UpstreamBody::new(peer, seen, &settings, framing, arrived, holds, rate);
-    Ok(Step::Respond(Body::Source(match &settings.store {
-        Some(store) if holds && !is_head && answer.head.status() == 200 => {
-            store.begin(request, response::last_modified(&answer), body)
-        }
-        _ => Box::new(body),
-    })))
+    let delimited = Delimited::Http(framing);
+    Ok(delivery.respond(request, peer, &answer.head, delimited, arrived))
 }
 
 /// Goes on with something else than the answer, whose head alone was of use.
@@ -331,27 +314,60 @@ async fn send(
     let pushed = match &outgoing.begun {
         _ if !settings.passes_body() => Ok(()),
         None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
-        Some(begun) => stream_body(request, exchange, settings, peer, begun, &mut sent).await,
+        Some(begun) => {
+            let passing = &settings.passing;
+            stream_body(
+                request, exchange, passing, peer, begun, &AsItCame, &mut sent,
+            )
+            .await
+        }
     };
     note(request, |attempt, _| attempt.bytes_sent += sent);
     pushed?;
     peer.stream().start_send();
-    wait_for_peer(request, exchange, settings, peer).await
+    wait_for_peer(request, exchange, &settings.passing, peer).await
+}
+
+/// How a protocol frames the client's body on its way to a peer.
+pub(crate) trait BodyFraming {
+    /// Queues parts of it; how many bytes that is.
+    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64;
+
+    /// Queues what ends it; how many bytes that is.
+    fn end(&self, request: &Request, stream: &Transport) -> u64;
+}
+
+/// As the client framed it: what came at once is a chunk where that sends chunks.
+struct AsItCame;
+
+impl BodyFraming for AsItCame {
+    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
+        push_parts(request, stream, parts)
+    }
+
+    fn end(&self, request: &Request, stream: &Transport) -> u64 {
+        if !request.body.chunked() {
+            return 0;
+        }
+        stream.push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
+        LAST_CHUNK.len() as u64
+    }
 }
 
 /// Passes the client's body on as it comes, and adds the number of bytes to `sent`. What comes with the body's end leaves
 /// together with it.
-async fn stream_body(
+pub(crate) async fn stream_body(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    passing: &Passing,
     peer: &mut UpstreamConnection,
     begun: &[Bytes],
+    framing: &impl BodyFraming,
     sent: &mut u64,
 ) -> Result<(), AttemptError> {
     // Small parts must not wait until the peer has confirmed those before them.
     peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
-    *sent += push_parts(request, peer.stream(), begun);
+    *sent += framing.push(request, peer.stream(), begun);
     let mut parts = Pieces::new();
     loop {
         peer.stream().start_send();
@@ -368,21 +384,17 @@ async fn stream_body(
                 return Ok(());
             }
         };
-        *sent += push_parts(request, peer.stream(), &parts);
+        *sent += framing.push(request, peer.stream(), &parts);
         if ended {
             break;
         }
-        wait_for_peer(request, exchange, settings, peer).await?;
+        wait_for_peer(request, exchange, passing, peer).await?;
         if peer.early.is_some() {
             peer.asked = false;
             return Ok(());
         }
     }
-    if request.body.chunked() {
-        peer.stream()
-            .push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
-        *sent += LAST_CHUNK.len() as u64;
-    }
+    *sent += framing.end(request, peer.stream());
     Ok(())
 }
 
@@ -404,17 +416,17 @@ fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
 }
 
 /// Waits while the peer has too much to take already, and has not answered.
-async fn wait_for_peer(
+pub(crate) async fn wait_for_peer(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    passing: &Passing,
     peer: &mut UpstreamConnection,
 ) -> Result<(), AttemptError> {
     if peer.stream().backlog() <= BACKLOG_MAX || peer.early.is_some() {
         return Ok(());
     }
     let taken = either(peer.stream().drained(BACKLOG_MAX), peer.stream().recv(None));
-    let taken = if settings.tries.ignore_client_abort {
+    let taken = if passing.tries.ignore_client_abort {
         taken.await
     } else {
         match either(taken, exchange.client_gone()).await {
@@ -508,7 +520,7 @@ async fn push_file(
         offset += read.len() as u64;
         peer.stream().push(Segment::Bytes(read));
         peer.stream().start_send();
-        wait_for_peer(request, exchange, settings, peer).await?;
+        wait_for_peer(request, exchange, &settings.passing, peer).await?;
     }
     peer.asked = offset == length;
     Ok(())

@@ -133,7 +133,7 @@ impl Probe<'_> {
         let reach = Reach {
             scheme: target.scheme.text(),
             uri: Bytes::copy_from_slice(self.uri),
-            socket: settings.socket.of_request(request),
+            socket: settings.passing.socket.of_request(request),
             secured,
             // It comes for no client.
             introduction: introduction(settings.proxy_protocol, None),
@@ -154,7 +154,7 @@ impl Probe<'_> {
         };
         let settings = &self.proxy.settings;
         let asking = Asking {
-            tries: settings.tries,
+            tries: settings.passing.tries,
             reach,
             conversation: HttpConversation { settings, outgoing },
             home: &home,
@@ -176,17 +176,17 @@ impl Probe<'_> {
         outgoing: &Outgoing,
     ) -> Result<Reply, Failed> {
         let settings = &self.proxy.settings;
-        let deadline = engine::now() + settings.read_timeout;
+        let deadline = engine::now() + settings.passing.read_timeout;
         let mut sink = Exchange::sink();
         let conversation = HttpConversation { settings, outgoing };
         let talking = conversation.talk(request, &mut sink, &mut peer);
-        let talked = either(talking, engine::sleep(settings.read_timeout)).await;
+        let talked = either(talking, engine::sleep(settings.passing.read_timeout)).await;
         let mut answer = match talked {
             Either::First(Ok(answer)) => answer,
             Either::First(Err(error)) => return Err(Failed::of(request, error)),
             Either::Second(_) => return Err(Failed::timed_out(request, response::READING)),
         };
-        response::remember(request, &answer);
+        response::remember(request, &answer.head);
         // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none has been logged.
         if answer.head.version() == Version::Http09 {
             return Err(Failed {

@@ -18,27 +18,29 @@ use proto::header::Known;
 use super::answer::{AnswerHead, earlier};
 use super::attempts::Attempts;
 use super::cookies;
+use super::cookies::Cookies;
 use super::family::Causes;
-use super::settings::{Redirect, Settings};
-use super::target::Target;
+use super::passing::Passing;
+use super::settings::Redirect;
 use super::tries::{AttemptError, Failure, client_left, failed, note};
-use super::{Proxy, SENDING, UpstreamConnection};
+use super::{SENDING, UpstreamConnection};
 use crate::early_hints;
 
 /// A head that is being read, with its bytes and what came after it.
 #[derive(Default)]
-struct Reading {
-    head: ResponseHead,
-    bytes: Vec<u8>,
-    rest: Buffer,
+pub(crate) struct Reading {
+    pub(crate) head: ResponseHead,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) rest: Buffer,
     /// How much of what has come is beyond `proxy_buffer_size`.
-    beyond: u64,
+    pub(crate) beyond: u64,
     /// How many of the head's fields have been looked at.
     examined: usize,
 }
 
 impl Reading {
-    fn end(self) -> UpstreamResponse {
+    /// What has been read.
+    pub(crate) fn end(self) -> UpstreamResponse {
         UpstreamResponse {
             head: AnswerHead::new(self.head, self.bytes),
             rest: self.rest,
@@ -48,7 +50,7 @@ impl Reading {
 }
 
 /// A head that has been read, and what came after it.
-pub(super) struct UpstreamResponse {
+pub(crate) struct UpstreamResponse {
     pub head: AnswerHead,
     pub rest: Buffer,
     /// How much of what has come is beyond `proxy_buffer_size`.
@@ -70,7 +72,7 @@ impl UpstreamResponse {
 }
 
 /// What a head amounts to.
-pub(super) enum Applied {
+pub(crate) enum Applied {
     /// It is in `request.response`; its body follows.
     Pass,
     /// Something else answers (`X-Accel-Redirect`).
@@ -78,9 +80,9 @@ pub(super) enum Applied {
 }
 
 /// What is done then, as log lines say it.
-pub(super) const READING: &str = "while reading response header from upstream";
+pub(crate) const READING: &str = "while reading response header from upstream";
 /// The same behind words.
-pub(super) const WHILE_READING: &str = " while reading response header from upstream";
+pub(crate) const WHILE_READING: &str = " while reading response header from upstream";
 
 /// Informational responses (1xx) that may come before an answer.
 const INFORMATIONAL_MAX: u32 = 100;
@@ -95,16 +97,16 @@ const EARLY_HINTS: u16 = 103;
 pub(super) async fn read(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    passing: &Passing,
     peer: &mut UpstreamConnection,
 ) -> Result<UpstreamResponse, AttemptError> {
     let mut answer = Reading::default();
-    let read = read_head(request, exchange, settings, peer, &mut answer).await;
+    let read = read_head(request, exchange, passing, peer, &mut answer).await;
     let answer = answer.end();
     match read {
         Ok(()) => Ok(answer),
         Err(ended) => {
-            remember(request, &answer);
+            remember(request, &answer.head);
             Err(ended)
         }
     }
@@ -114,60 +116,30 @@ pub(super) async fn read(
 async fn read_head(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Settings,
+    passing: &Passing,
     peer: &mut UpstreamConnection,
     answer: &mut Reading,
 ) -> Result<(), AttemptError> {
     let mut received_in_all = 0;
     let mut informational = Informational::default();
     loop {
-        let deadline = Some(engine::now() + settings.read_timeout);
-        let early = peer.early.take();
         answer.rest = Buffer::empty(); // it is among the head's bytes
-        let receiving = peer.stream().recv(deadline);
-        let received = if let Some(early) = early {
-            early
-        } else if settings.tries.ignore_client_abort {
-            receiving.await
-        } else {
-            match either(receiving, exchange.client_gone()).await {
-                Either::First(received) => received,
-                // As nginx has it, the request is being sent until the answer begins.
-                Either::Second(abort) => {
-                    return Err(client_left(request, exchange, &abort, SENDING).into());
-                }
-            }
-        };
-        let buffer = match received {
-            Ok(buffer) if buffer.is_empty() => {
-                log::error!(
-                    request,
-                    Error,
-                    "upstream prematurely closed connection {READING}"
-                );
-                return Err(bad(Causes::ERROR));
-            }
-            Ok(buffer) => buffer,
-            Err(error) => {
-                let failure = failed(request, &error, "recv()", READING);
-                return Err(AttemptError::Failed(failure));
-            }
-        };
+        let buffer = receive(request, exchange, passing, peer).await?;
         received_in_all += buffer.len();
-        answer.beyond = received_in_all.saturating_sub(settings.buffer_size) as u64;
-        let counted = received_in_all.min(settings.buffer_size) as u64;
+        answer.beyond = received_in_all.saturating_sub(passing.buffer_size) as u64;
+        let counted = received_in_all.min(passing.buffer_size) as u64;
         note(request, |attempt, _| attempt.bytes_received = counted);
         answer.bytes.extend_from_slice(&buffer);
         answer.rest = buffer;
         loop {
             let parsed = parse(&answer.bytes, &mut answer.head);
-            examine(request, settings, answer);
+            examine(request, passing, answer);
             match parsed {
                 // A head that came in one piece with what follows it is bounded as well.
-                Ok(Some(length)) if length > settings.buffer_size => return Err(too_big(request)),
+                Ok(Some(length)) if length > passing.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
                     if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
-                        informational.take(request, exchange, settings, answer, length)?;
+                        informational.take(request, exchange, passing, answer, length)?;
                         answer.bytes.drain(..length);
                         answer.head.clear();
                         answer.examined = 0;
@@ -188,11 +160,7 @@ async fn read_head(
                     let read = answer.rest.len().saturating_sub(unread);
                     answer.rest.advance(read);
                     answer.bytes.truncate(length);
-                    let status = answer.head.status();
-                    note(request, |attempt, began| {
-                        attempt.header_time = began.elapsed();
-                        attempt.status = status;
-                    });
+                    note_head(request, answer.head.status());
                     return Ok(());
                 }
                 Ok(None) => break,
@@ -203,10 +171,58 @@ async fn read_head(
                 }
             }
         }
-        if answer.bytes.len() >= settings.buffer_size {
+        if answer.bytes.len() >= passing.buffer_size {
             return Err(too_big(request));
         }
     }
+}
+
+/// Receives more of an answer whose head is not complete.
+pub(crate) async fn receive(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    peer: &mut UpstreamConnection,
+) -> Result<Buffer, AttemptError> {
+    let deadline = Some(engine::now() + passing.read_timeout);
+    let early = peer.early.take();
+    let receiving = peer.stream().recv(deadline);
+    let received = if let Some(early) = early {
+        early
+    } else if passing.tries.ignore_client_abort {
+        receiving.await
+    } else {
+        match either(receiving, exchange.client_gone()).await {
+            Either::First(received) => received,
+            // As nginx has it, the request is being sent until the answer begins.
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, SENDING).into());
+            }
+        }
+    };
+    match received {
+        Ok(buffer) if buffer.is_empty() => {
+            log::error!(
+                request,
+                Error,
+                "upstream prematurely closed connection {READING}"
+            );
+            Err(bad(Causes::ERROR))
+        }
+        Ok(buffer) => Ok(buffer),
+        Err(error) => {
+            let failure = failed(request, &error, "recv()", READING);
+            Err(AttemptError::Failed(failure))
+        }
+    }
+}
+
+/// The head has come whole.
+pub(crate) fn note_head(request: &mut Request, status: u16) {
+    note(request, |attempt, began| {
+        attempt.header_time = began.elapsed();
+        attempt.status = status;
+    });
 }
 
 /// Whether another head follows.
@@ -216,7 +232,7 @@ fn is_informational(head: &ResponseHead) -> bool {
 
 /// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
 /// twice are told, whatever becomes of the answer.
-fn examine(request: &mut Request, settings: &Settings, answer: &mut Reading) {
+pub(crate) fn examine(request: &mut Request, passing: &Passing, answer: &mut Reading) {
     if is_informational(&answer.head) {
         return;
     }
@@ -228,12 +244,12 @@ fn examine(request: &mut Request, settings: &Settings, answer: &mut Reading) {
         }
         let value = field.value(&answer.bytes);
         match field.known {
-            Known::XAccelLimitRate if !settings.ignored.contains_known(Known::XAccelLimitRate) => {
+            Known::XAccelLimitRate if !passing.ignored.contains_known(Known::XAccelLimitRate) => {
                 if let Some(rate) = rate_of(value) {
                     request.pacing.rate = Some(rate);
                 }
             }
-            Known::XAccelCharset if !settings.ignored.contains_known(Known::XAccelCharset) => {
+            Known::XAccelCharset if !passing.ignored.contains_known(Known::XAccelCharset) => {
                 request.response.override_charset = Bytes::copy_from_slice(value);
             }
             _ => {}
@@ -264,7 +280,7 @@ impl Informational {
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,
-        settings: &Settings,
+        passing: &Passing,
         answer: &Reading,
         length: usize,
     ) -> Result<(), AttemptError> {
@@ -289,7 +305,7 @@ impl Informational {
             return Err(bad(Causes::INVALID_HEADER));
         }
         self.hints = self.hints.saturating_add(length);
-        if self.hints > settings.buffer_size {
+        if self.hints > passing.buffer_size {
             log::error!(request, Info, "upstream sent too big early hints {READING}");
             return Ok(());
         }
@@ -299,14 +315,14 @@ impl Informational {
                 .of(&early_hints::OF_PLAN)
                 .is_some_and(|hints| hints.are_wanted(request))
         {
-            exchange.send_early_hints(request, &hints(settings, answer));
+            exchange.send_early_hints(request, &hints(passing, answer));
         }
         Ok(())
     }
 }
 
 /// The fields of early hints that the client gets: no framing, and nothing that is hidden.
-fn hints(settings: &Settings, answer: &Reading) -> Vec<Field> {
+fn hints(passing: &Passing, answer: &Reading) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);
@@ -314,7 +330,7 @@ fn hints(settings: &Settings, answer: &Reading) -> Vec<Field> {
             field.known,
             Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
         );
-        if !framing && !settings.hidden.contains(field.known, name) {
+        if !framing && !passing.hidden.contains(field.known, name) {
             fields.push(Field {
                 name: Bytes::copy_from_slice(name),
                 value: Bytes::copy_from_slice(field.value(&answer.bytes)),
@@ -325,13 +341,13 @@ fn hints(settings: &Settings, answer: &Reading) -> Vec<Field> {
 }
 
 /// A head that is not within `proxy_buffer_size`.
-fn too_big(request: &Request) -> AttemptError {
+pub(crate) fn too_big(request: &Request) -> AttemptError {
     log::error!(request, Error, "upstream sent too big header {READING}");
     bad(Causes::INVALID_HEADER)
 }
 
 /// An answer that is none.
-fn bad(cause: Causes) -> AttemptError {
+pub(crate) fn bad(cause: Causes) -> AttemptError {
     AttemptError::Failed(Failure {
         cause,
         status: 502,
@@ -343,63 +359,80 @@ fn bad(cause: Causes) -> AttemptError {
 }
 
 /// Has `error_page` answer in the place of an error (`proxy_intercept_errors`).
-pub(super) fn intercept(
+pub(crate) fn intercept(
     request: &mut Request,
-    settings: &Settings,
-    answer: &UpstreamResponse,
+    passing: &Passing,
+    head: &AnswerHead,
 ) -> Option<Step> {
-    let status = answer.head.status();
-    if !(settings.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
+    let status = head.status();
+    if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
         return None;
     }
     if status == 401 {
-        for field in answer.head.all(Known::WwwAuthenticate) {
-            request.response.fields.push(answer.head.owned(field));
+        for field in head.all(Known::WwwAuthenticate) {
+            request.response.fields.push(head.owned(field));
         }
     }
     request.activity.doing = WHILE_SENDING_ON;
     Some(Step::Finish(status))
 }
 
+/// What a module changes in the fields of an answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Rewriting<'a> {
+    /// How Location and Refresh are rewritten.
+    pub(crate) redirects: &'a [Redirect],
+    /// How Set-Cookie is.
+    pub(crate) cookies: Option<&'a Cookies>,
+}
+
+impl Rewriting<'_> {
+    /// Nothing.
+    pub(crate) const NOTHING: Rewriting<'static> = Rewriting {
+        redirects: &[],
+        cookies: None,
+    };
+
+    /// What becomes of a Set-Cookie.
+    fn cookie(self, request: &mut Request, value: Bytes) -> Result<Bytes, cookies::Undecided> {
+        match self.cookies {
+            Some(cookies) => Ok(cookies.rewrite(request, &value)?.unwrap_or(value)),
+            None => Ok(value),
+        }
+    }
+}
+
 /// Turns the answer's head into the response, or into another step.
-pub(super) fn apply(
+pub(crate) fn apply(
     request: &mut Request,
-    proxy: &Proxy,
-    target: &Target,
-    answer: &UpstreamResponse,
+    passing: &Passing,
+    rewriting: Rewriting<'_>,
+    head: &AnswerHead,
 ) -> Applied {
-    let settings = Arc::clone(&proxy.settings);
-    let status = answer.head.status();
-    if let Some(step) = accel_redirect(request, &settings, answer) {
+    let status = head.status();
+    if let Some(step) = accel_redirect(request, passing, rewriting, head) {
         return Applied::Step(step);
     }
     let response = &mut request.response;
     response.status = status;
-    let text = answer.head.status_line(&answer.head.bytes);
-    response.status_text = (!text.is_empty()).then(|| answer.head.bytes.slice_ref(text));
-    response.content_length = answer.head.content_length();
+    let text = head.status_line(&head.bytes);
+    response.status_text = (!text.is_empty()).then(|| head.bytes.slice_ref(text));
+    response.content_length = head.content_length();
     response.conditions_judged = true;
-    response.fields.reserve(answer.head.fields().len());
-    for field in answer.head.counting() {
-        let name = field.name(&answer.head.bytes);
-        if settings.hidden.contains(field.known, name) {
+    response.fields.reserve(head.fields().len());
+    for field in head.counting() {
+        let name = field.name(&head.bytes);
+        if passing.hidden.contains(field.known, name) {
             continue;
         }
-        let copied = copy_field(
-            request,
-            proxy,
-            &settings,
-            target,
-            field.known,
-            answer.head.owned(field),
-        );
+        let copied = copy_field(request, passing, rewriting, field.known, head.owned(field));
         if let Err(cookies::Undecided) = copied {
             return Applied::Step(fail(request));
         }
     }
     // A configuration that passes these two fields on gets no others in their place.
     for known in [Known::Server, Known::Date] {
-        if answer.head.find(known).is_none() && !settings.hidden.contains_known(known) {
+        if head.find(known).is_none() && !passing.hidden.contains_known(known) {
             let member = match known {
                 Known::Server => &mut request.response.server,
                 _ => &mut request.response.date,
@@ -407,7 +440,7 @@ pub(super) fn apply(
             *member = Some(Bytes::new());
         }
     }
-    if settings.force_ranges {
+    if passing.force_ranges {
         request.response.allow_ranges = true;
         request.response.single_range = true;
     }
@@ -415,18 +448,18 @@ pub(super) fn apply(
 }
 
 /// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
-pub(super) fn last_modified(answer: &UpstreamResponse) -> Option<i64> {
-    proto::date::parse_http(answer.head.value(Known::LastModified, &answer.head.bytes)?)
+pub(crate) fn last_modified(head: &AnswerHead) -> Option<i64> {
+    proto::date::parse_http(head.value(Known::LastModified, &head.bytes)?)
 }
 
 /// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
-pub(super) fn is_buffered(settings: &Settings, answer: &UpstreamResponse) -> bool {
-    let mut buffered = settings.buffering;
-    if settings.ignored.contains_known(Known::XAccelBuffering) {
+pub(crate) fn is_buffered(passing: &Passing, head: &AnswerHead) -> bool {
+    let mut buffered = passing.buffering;
+    if passing.ignored.contains_known(Known::XAccelBuffering) {
         return buffered;
     }
-    for field in answer.head.all(Known::XAccelBuffering) {
-        let value = field.value(&answer.head.bytes);
+    for field in head.all(Known::XAccelBuffering) {
+        let value = field.value(&head.bytes);
         if value.eq_ignore_ascii_case(b"yes") {
             buffered = true;
         } else if value.eq_ignore_ascii_case(b"no") {
@@ -474,7 +507,7 @@ pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
 /// The head of a 101, as the client gets it.
 pub(super) fn copy_for_upgrade(
     request: &mut Request,
-    settings: &Settings,
+    passing: &Passing,
     answer: &UpstreamResponse,
 ) {
     request.response.status = 101;
@@ -484,7 +517,7 @@ pub(super) fn copy_for_upgrade(
         let name = field.name(&answer.head.bytes);
         match field.known {
             Known::Connection | Known::KeepAlive => continue,
-            known if settings.hidden.contains(known, name) => continue,
+            known if passing.hidden.contains(known, name) => continue,
             Known::Server => request.response.server = Some(Bytes::new()),
             Known::Date => request.response.date = Some(Bytes::new()),
             _ => {}
@@ -494,26 +527,25 @@ pub(super) fn copy_for_upgrade(
 }
 
 /// Keeps the answer's fields for `$upstream_http_*`.
-pub(super) fn remember(request: &mut Request, answer: &UpstreamResponse) {
+pub(crate) fn remember(request: &mut Request, head: &AnswerHead) {
     let Some(attempts) = Attempts::of(request) else {
         return;
     };
-    attempts.borrow_mut().answer = Some(answer.head.clone());
+    attempts.borrow_mut().answer = Some(head.clone());
 }
 
 /// `X-Accel-Redirect`: a path or a named location of this server answers instead.
 fn accel_redirect(
     request: &mut Request,
-    settings: &Settings,
-    answer: &UpstreamResponse,
+    passing: &Passing,
+    rewriting: Rewriting<'_>,
+    head: &AnswerHead,
 ) -> Option<Step> {
-    let value = answer
-        .head
-        .value(Known::XAccelRedirect, &answer.head.bytes)?;
-    if settings.ignored.contains_known(Known::XAccelRedirect) {
+    let value = head.value(Known::XAccelRedirect, &head.bytes)?;
+    if passing.ignored.contains_known(Known::XAccelRedirect) {
         return None;
     }
-    if let Err(cookies::Undecided) = keep_over_redirect(request, settings, answer) {
+    if let Err(cookies::Undecided) = keep_over_redirect(request, passing, rewriting, head) {
         return Some(fail(request));
     }
     request.activity.doing = WHILE_READING;
@@ -544,8 +576,9 @@ fn accel_redirect(
 /// Fields of the answer that the client gets from wherever it was sent to.
 fn keep_over_redirect(
     request: &mut Request,
-    settings: &Settings,
-    answer: &UpstreamResponse,
+    passing: &Passing,
+    rewriting: Rewriting<'_>,
+    head: &AnswerHead,
 ) -> Result<(), cookies::Undecided> {
     const KEPT: [&[u8]; 5] = [
         b"Set-Cookie",
@@ -554,21 +587,18 @@ fn keep_over_redirect(
         b"Expires",
         b"Accept-Ranges",
     ];
-    for field in answer.head.counting() {
-        let (name, value) = (
-            field.name(&answer.head.bytes),
-            field.value(&answer.head.bytes),
-        );
+    for field in head.counting() {
+        let (name, value) = (field.name(&head.bytes), field.value(&head.bytes));
         if field.known == Known::ContentType {
             set_content_type(request, value);
-        } else if settings.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
+        } else if passing.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
             // As in `copy_field`.
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
-            let Field { name, mut value } = answer.head.owned(field);
+            let Field { name, mut value } = head.owned(field);
             if name.eq_ignore_ascii_case(b"Accept-Ranges") {
                 request.response.accept_ranges = Some(value.clone());
             } else if name.eq_ignore_ascii_case(b"Set-Cookie") {
-                value = settings.cookies.rewrite(request, &value)?.unwrap_or(value);
+                value = rewriting.cookie(request, value)?;
             }
             request.response.fields.push(Field { name, value });
         }
@@ -586,9 +616,8 @@ fn fail(request: &mut Request) -> Step {
 /// Puts one field of the answer where it belongs.
 fn copy_field(
     request: &mut Request,
-    proxy: &Proxy,
-    settings: &Settings,
-    target: &Target,
+    passing: &Passing,
+    rewriting: Rewriting<'_>,
     known: Known,
     field: Field,
 ) -> Result<(), cookies::Undecided> {
@@ -614,13 +643,13 @@ fn copy_field(
         }
         Known::Location => {
             // Only what `proxy_redirect` has changed is made absolute, as in nginx.
-            match rewrite_location(request, proxy, target, &value) {
+            match rewrite_location(request, rewriting, &value) {
                 Some(rewritten) => {
                     let absolute = request.plan.core.absolute_redirect;
                     request.response.add_location(rewritten, absolute);
                 }
                 None => {
-                    let own = proxy.redirects.is_empty() && value.first() != Some(&b'/');
+                    let own = rewriting.redirects.is_empty() && value.first() != Some(&b'/');
                     if own {
                         if request.is_answered() {
                             request.response.location = None;
@@ -636,7 +665,7 @@ fn copy_field(
             request.response.fields.push(field(value));
         }
         // Whoever may ask for ranges in any case is told by what cuts them.
-        Known::AcceptRanges if settings.force_ranges => {}
+        Known::AcceptRanges if passing.force_ranges => {}
         Known::AcceptRanges => {
             request.response.accept_ranges = Some(value.clone());
             request.response.fields.push(field(value));
@@ -646,12 +675,11 @@ fn copy_field(
             request.response.fields.push(field(value));
         }
         Known::SetCookie => {
-            let rewritten = settings.cookies.rewrite(request, &value)?;
-            let value = rewritten.unwrap_or(value);
+            let value = rewriting.cookie(request, value)?;
             request.response.fields.push(field(value));
         }
         Known::Refresh => {
-            let rewritten = rewrite_refresh(request, proxy, target, &value);
+            let rewritten = rewrite_refresh(request, rewriting, &value);
             request
                 .response
                 .fields
@@ -697,11 +725,10 @@ fn is_only_charset(parameters: &[u8]) -> bool {
 /// `proxy_redirect` on Location.
 fn rewrite_location(
     request: &mut Request,
-    proxy: &Proxy,
-    _target: &Target,
+    rewriting: Rewriting<'_>,
     value: &Bytes,
 ) -> Option<Bytes> {
-    for redirect in &proxy.redirects {
+    for redirect in rewriting.redirects {
         match redirect {
             Redirect::Prefix { from, to } => {
                 let from = from.evaluate(request);
@@ -729,14 +756,9 @@ fn rewrite_location(
 }
 
 /// `proxy_redirect` on the URL of Refresh.
-fn rewrite_refresh(
-    request: &mut Request,
-    proxy: &Proxy,
-    target: &Target,
-    value: &[u8],
-) -> Option<Bytes> {
+fn rewrite_refresh(request: &mut Request, rewriting: Rewriting<'_>, value: &[u8]) -> Option<Bytes> {
     let at = memchr::memmem::find(&value.to_ascii_lowercase(), b"url=")? + 4;
     let (front, url) = value.split_at_checked(at)?;
-    let rewritten = rewrite_location(request, proxy, target, &Bytes::copy_from_slice(url))?;
+    let rewritten = rewrite_location(request, rewriting, &Bytes::copy_from_slice(url))?;
     Some([front, &rewritten].concat().into())
 }

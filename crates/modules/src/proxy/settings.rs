@@ -3,7 +3,6 @@
 use http::location::LocationName;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{
@@ -15,7 +14,6 @@ use http::module::Content;
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::request::Request;
-use http::size::Size;
 use http::tables;
 use http::temporary_paths::{self, TemporaryPath};
 use http::text::Text;
@@ -23,15 +21,13 @@ use http::variables::Compiling as _;
 use proto::header::NameSet;
 use proto::proxy_protocol::Version;
 
-use super::buffers::{self, Buffers};
+use super::buffers;
 use super::cookies::{self, Cookies};
 use super::family::Family;
 use super::head::OWN_CONNECTION;
-use super::socket::SocketSettings;
+use super::passing::{self, Passing};
 use super::ssl::{UpstreamTls, check_unused};
-use super::store::Store;
 use super::target::{self, Scheme, Target, Upstream};
-use super::tries::Tries;
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -118,10 +114,18 @@ static PROXY: Family = Family::of("proxy_");
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
 /// Where temporary files go that no line gives a directory.
-const TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
     default: "proxy_temp",
     levels: &[1, 2],
+};
+
+/// What of both says how requests are passed on.
+const PASSING: passing::Declared = passing::Declared {
+    family: &PROXY,
+    buffers: &BUFFERS,
+    temporary_path: &TEMPORARY_PATH,
+    hidden: &HIDDEN,
 };
 
 /// The directives of this module.
@@ -196,7 +200,7 @@ enum RedirectLine {
 }
 
 /// How Location is rewritten.
-pub(super) enum Redirect {
+pub(crate) enum Redirect {
     /// A prefix is replaced.
     Prefix { from: Text, to: Text },
     /// A regex match is replaced.
@@ -205,36 +209,19 @@ pub(super) enum Redirect {
 
 /// `proxy_*` of a scope, but for `proxy_pass` itself.
 pub struct Settings {
-    /// What of these is about asking upstreams at all.
-    pub(super) tries: Tries,
-    pub(super) read_timeout: Duration,
-    pub(super) buffering: bool,
-    pub(super) buffers: Buffers,
-    pub(super) request_buffering: bool,
-    pub(super) pass_request_headers: bool,
-    pub(super) pass_request_body: bool,
-    pub(super) intercept_errors: bool,
-    pub(super) buffer_size: usize,
+    /// What other modules say, too.
+    pub(super) passing: Arc<Passing>,
     pub(super) version: HttpVersion,
     pub(super) method: Option<Text>,
     /// What goes in the place of the client's body.
     pub(super) body: Option<Text>,
-    pub(super) socket: SocketSettings,
     /// Fields that are set, those without value included; names in lower case beside.
     pub(super) set: Vec<SetField>,
     /// Fields of the client's request that are not passed on: those that are set, and those that speak of its own connection.
     pub(super) replaced: NameSet,
-    /// Fields of the answer that the client never gets.
-    pub(super) hidden: NameSet,
-    /// Fields of the answer that have no effect here.
-    pub(super) ignored: NameSet,
     pub(super) cookies: Cookies,
-    pub(super) force_ranges: bool,
-    pub(super) pass_trailers: bool,
     /// How the client is told of to upstreams, before anything else.
     pub(super) proxy_protocol: Option<Version>,
-    pub(super) limit_rate: Size,
-    pub(super) store: Option<Store>,
 }
 
 /// A field of `proxy_set_header`.
@@ -309,39 +296,10 @@ impl Feature for Settings {
         }
         let own = OWN_CONNECTION.iter().copied();
         let replaced = own.chain(set.iter().map(|field| &*field.lower)).collect();
-        let names = |words: &[Word]| -> NameSet { words.iter().map(|word| &*word.bytes).collect() };
-        let passed = names(&scope.written(&PROXY.pass_header)?.unwrap_or_default());
-        let more = scope.written(&PROXY.hide_header)?.unwrap_or_default();
-        let hidden = HIDDEN.iter().map(|name| name.as_bytes());
-        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
-        let hidden = hidden.filter(|name| !passed.contains_name(name)).collect();
-        let buffers = BUFFERS.compile(compiler, scope, &PROXY.buffer_size, &TEMPORARY_PATH)?;
-        let store = Store::compile(
-            compiler,
-            scope,
-            &PROXY.store,
-            &PROXY.store_access,
-            &buffers.limits.directory,
-        )?;
+        let mut passing = Passing::compile(compiler, scope, &PASSING)?;
+        passing.pass_trailers = scope.get(&PASS_TRAILERS)?;
         Ok(Settings {
-            tries: Tries {
-                connect_timeout: scope.get(&PROXY.connect_timeout)?,
-                send_timeout: scope.get(&PROXY.send_timeout)?,
-                // What is to be stored is fetched in any case.
-                ignore_client_abort: scope.get(&PROXY.ignore_client_abort)? || store.is_some(),
-                next_upstream: scope.get(&PROXY.next_upstream)?,
-                next_upstream_tries: usize::try_from(scope.get(&PROXY.next_upstream_tries)?)
-                    .unwrap_or(usize::MAX),
-                next_upstream_timeout: scope.get(&PROXY.next_upstream_timeout)?,
-            },
-            read_timeout: scope.get(&PROXY.read_timeout)?,
-            buffering: scope.get(&PROXY.buffering)?,
-            buffers,
-            request_buffering: scope.get(&PROXY.request_buffering)?,
-            pass_request_headers: scope.get(&PROXY.pass_request_headers)?,
-            pass_request_body: scope.get(&PROXY.pass_request_body)?,
-            intercept_errors: scope.get(&PROXY.intercept_errors)?,
-            buffer_size: scope.get(&PROXY.buffer_size)? as usize,
+            passing: Arc::new(passing),
             version: scope.get(&HTTP_VERSION)?,
             method: scope
                 .written(&METHOD)?
@@ -349,17 +307,10 @@ impl Feature for Settings {
             body: scope
                 .written(&BODY)?
                 .map(|template| compiler.text(&template)),
-            socket: SocketSettings::compile(compiler, scope, &PROXY)?,
             set,
             replaced,
-            hidden,
-            ignored: names(&scope.written(&PROXY.ignore_headers)?.unwrap_or_default()),
             cookies: Cookies::compile(compiler, scope)?,
-            force_ranges: scope.get(&PROXY.force_ranges)?,
-            pass_trailers: scope.get(&PASS_TRAILERS)?,
             proxy_protocol: scope.get(&PROXY_PROTOCOL)?,
-            limit_rate: Size::compile(compiler, scope.get(&PROXY.limit_rate)?),
-            store,
         })
     }
 }
@@ -367,7 +318,7 @@ impl Feature for Settings {
 impl Settings {
     /// Whether the upstream gets the client's body.
     pub(super) fn passes_body(&self) -> bool {
-        self.pass_request_body && self.body.is_none()
+        self.passing.pass_request_body && self.body.is_none()
     }
 }
 
@@ -462,7 +413,7 @@ impl Proxy {
             false => None,
         };
         let settings: Arc<Settings> = compiler.feature(scope)?;
-        compiler.directory(&settings.buffers.limits.directory.path);
+        compiler.directory(&settings.passing.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
         Ok(Some(Arc::new(Proxy {

@@ -55,7 +55,7 @@ pub(super) fn parse(setter: &Setter<'_>) -> Result<StoreLine, Fault> {
 }
 
 /// What a scope says about storing.
-pub(super) struct Store {
+pub(crate) struct Store {
     /// Where answers go; nothing for the file that `root` or `alias` makes of the URI.
     path: Option<Text>,
     access: u32,

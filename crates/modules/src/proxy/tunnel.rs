@@ -4,7 +4,6 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,9 +17,10 @@ use proto::base64;
 use proto::header::Known;
 use sha1::{Digest, Sha1};
 
+use super::passing::Passing;
 use super::response::{self, READING, UpstreamResponse};
 use super::tries::note;
-use super::{BACKLOG_MAX, Settings, UpstreamConnection};
+use super::{BACKLOG_MAX, UpstreamConnection};
 
 /// What is being done, as log lines say it.
 const CARRYING: &str = "while proxying upgraded connection";
@@ -41,7 +41,7 @@ pub(crate) struct Limits {
 pub(super) async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
-    settings: &Arc<Settings>,
+    passing: &Passing,
     peer: UpstreamConnection,
     answer: UpstreamResponse,
 ) -> Result<Step, Abort> {
@@ -53,9 +53,9 @@ pub(super) async fn upgrade(
         );
         return Ok(Step::Finish(502));
     }
-    response::copy_for_upgrade(request, settings, &answer);
+    response::copy_for_upgrade(request, passing, &answer);
     let limits = Limits {
-        read_timeout: settings.read_timeout,
+        read_timeout: passing.read_timeout,
         backlog_max: BACKLOG_MAX,
     };
     run(request, exchange, limits, peer, answer.rest.into_bytes()).await

@@ -1,0 +1,272 @@
+//! A request and its answer with a FastCGI application, up to the end of the answer's head.
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::net::Segment;
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+use proto::cgi::{self, Form};
+use proto::fastcgi::{
+    BodyLength, Decoder, Event, STDIN_END, STDIN_LENGTH_MAX, StdinFrame, stderr_text,
+};
+use proto::method::Method;
+use transport::Transport;
+
+use super::settings::Settings;
+use crate::proxy::connection::UpstreamConnection;
+use crate::proxy::family::Causes;
+use crate::proxy::response::{
+    READING, Reading, UpstreamResponse, bad, examine, note_head, receive, remember, too_big,
+};
+use crate::proxy::tries::{AttemptError, Conversation, note};
+use crate::proxy::{BodyFraming, stream_body, wait_for_peer};
+
+/// A request as peers get it.
+pub(super) struct Outgoing {
+    /// All that comes before its body.
+    pub(super) head: Bytes,
+    /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
+    pub(super) begun: Option<Pieces>,
+}
+
+/// A request and its answer.
+pub(super) struct FastcgiConversation<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) outgoing: &'a Outgoing,
+}
+
+/// An answer whose head has been read.
+pub(super) struct FastcgiAnswer {
+    /// The head, and what has come behind it, in its records.
+    pub(super) read: UpstreamResponse,
+    /// What goes on with those.
+    pub(super) decoder: Decoder,
+}
+
+impl Conversation for FastcgiConversation<'_> {
+    type Answer = FastcgiAnswer;
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<FastcgiAnswer, AttemptError> {
+        let mut sent = 0;
+        let pushed = self.send(request, exchange, peer, &mut sent).await;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        pushed?;
+        let passing = &self.settings.passing;
+        peer.stream().start_send();
+        wait_for_peer(request, exchange, passing, peer).await?;
+        let mut reading = Reading::default();
+        let mut decoder = Decoder::new();
+        let read = self
+            .read_head(request, exchange, peer, &mut reading, &mut decoder)
+            .await;
+        let answer = FastcgiAnswer {
+            read: reading.end(),
+            decoder,
+        };
+        match read {
+            Ok(()) => Ok(answer),
+            Err(ended) => {
+                remember(request, &answer.read.head);
+                Err(ended)
+            }
+        }
+    }
+
+    fn status(&self, answer: &FastcgiAnswer) -> Option<u16> {
+        Some(answer.read.head.status())
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        self.outgoing.begun.is_none()
+    }
+}
+
+impl FastcgiConversation<'_> {
+    /// Queues the request, and counts its bytes in `sent`.
+    async fn send(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+        sent: &mut u64,
+    ) -> Result<(), AttemptError> {
+        let passing = &self.settings.passing;
+        *sent += self.outgoing.head.len() as u64;
+        peer.stream()
+            .push(Segment::Bytes(self.outgoing.head.clone()));
+        peer.asked = true;
+        if let (Some(begun), true) = (&self.outgoing.begun, passing.pass_request_body) {
+            return stream_body(request, exchange, passing, peer, begun, &Stdin, sent).await;
+        }
+        if passing.pass_request_body {
+            if let Some(parts) = request.body.in_memory() {
+                *sent += Stdin.push(request, peer.stream(), parts);
+            } else if let Some(file) = request.body.file().cloned() {
+                let length = request.body.received();
+                let mut offset = 0;
+                while let Some(frame) = StdinFrame::new(left(length, offset)) {
+                    let part = frame.length() as u64;
+                    *sent += push_frame(peer.stream(), &frame, |stream| {
+                        stream.push(Segment::File {
+                            file: file.clone(),
+                            offset,
+                            length: part,
+                        });
+                    });
+                    offset += part;
+                    peer.stream().start_send();
+                    wait_for_peer(request, exchange, passing, peer).await?;
+                    if peer.early.is_some() {
+                        peer.asked = false;
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        *sent += Stdin.end(request, peer.stream());
+        Ok(())
+    }
+
+    /// Reads the head of the answer.
+    async fn read_head(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+        reading: &mut Reading,
+        decoder: &mut Decoder,
+    ) -> Result<(), AttemptError> {
+        let passing = &self.settings.passing;
+        let (mut received_in_all, mut held) = (0, 0);
+        loop {
+            let mut buffer = receive(request, exchange, passing, peer).await?;
+            received_in_all += buffer.len();
+            held += buffer.len();
+            let counted = received_in_all.min(passing.buffer_size) as u64;
+            reading.beyond = received_in_all.saturating_sub(passing.buffer_size) as u64;
+            note(request, |attempt, _| attempt.bytes_received = counted);
+            while !buffer.is_empty() {
+                let decoded = decoder.decode(&buffer).map_err(|fault| {
+                    log::error!(request, Error, "{fault} {READING}");
+                    bad(Causes::INVALID_HEADER)
+                })?;
+                match decoded.event {
+                    Some(Event::Stdout(stretch)) => {
+                        let stretch = buffer.get(stretch).unwrap_or_default();
+                        reading.bytes.extend_from_slice(stretch);
+                        if let Some(unread) = self.parse(request, reading, decoder)? {
+                            buffer.advance(decoded.consumed.saturating_sub(unread));
+                            reading.rest = buffer;
+                            return Ok(());
+                        }
+                    }
+                    Some(Event::Stderr(stretch)) => {
+                        let stretch = buffer.get(stretch).unwrap_or_default();
+                        self.tell(request, stretch)?;
+                    }
+                    // An end before that of the head is a fault.
+                    Some(_) | None => {}
+                }
+                buffer.advance(decoded.consumed);
+            }
+            if reading.bytes.is_empty() {
+                held = 0; // warnings are no part of a head, however many they are
+            }
+            if held >= passing.buffer_size {
+                return Err(too_big(request));
+            }
+        }
+    }
+
+    /// Parses what has come of the head. Where it is whole: how many bytes of the last stretch are behind it.
+    fn parse(
+        &self,
+        request: &mut Request,
+        reading: &mut Reading,
+        decoder: &mut Decoder,
+    ) -> Result<Option<usize>, AttemptError> {
+        let passing = &self.settings.passing;
+        let parsed = cgi::parse(&reading.bytes, &mut reading.head, Form::Fields);
+        examine(request, passing, reading);
+        match parsed {
+            Ok(None) => Ok(None),
+            Ok(Some(length)) if length > passing.buffer_size => Err(too_big(request)),
+            Ok(Some(length)) => {
+                let unread = reading.bytes.len().saturating_sub(length);
+                reading.bytes.truncate(length);
+                let is_head = request.method == Method::Head;
+                decoder.begin_body(BodyLength::of(&reading.head, is_head), unread);
+                note_head(request, reading.head.status());
+                Ok(Some(unread))
+            }
+            Err(error) => {
+                let text = error.log_text(&reading.bytes);
+                log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                Err(bad(Causes::INVALID_HEADER))
+            }
+        }
+    }
+
+    /// Logs what the application has said of an error; some of that may make the answer none (`fastcgi_catch_stderr`).
+    fn tell(&self, request: &Request, stretch: &[u8]) -> Result<(), AttemptError> {
+        let text = stderr_text(stretch);
+        let shown = log::Printable(text);
+        log::error!(
+            request,
+            Error,
+            "FastCGI sent in stderr: \"{shown}\" {READING}"
+        );
+        let mut caught = self.settings.catch_stderr.iter();
+        match caught.any(|pattern| memchr::memmem::find(text, pattern).is_some()) {
+            true => Err(bad(Causes::INVALID_HEADER)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// How many bytes are left of `length` behind `offset`.
+fn left(length: u64, offset: u64) -> usize {
+    usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX)
+}
+
+/// Queues a record of the body whose content `push` queues; how many bytes it has.
+fn push_frame(stream: &Transport, frame: &StdinFrame, push: impl FnOnce(&Transport)) -> u64 {
+    stream.push(Segment::Bytes(Bytes::copy_from_slice(frame.header())));
+    push(stream);
+    let padding = frame.padding();
+    if !padding.is_empty() {
+        stream.push(Segment::Bytes(Bytes::from_static(padding)));
+    }
+    (frame.header().len() + frame.length() + padding.len()) as u64
+}
+
+/// The body of a request, in records.
+struct Stdin;
+
+impl BodyFraming for Stdin {
+    fn push(&self, _: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
+        let mut sent = 0;
+        for part in parts {
+            for content in part.chunks(STDIN_LENGTH_MAX) {
+                if let Some(frame) = StdinFrame::new(content.len()) {
+                    let content = part.slice_ref(content);
+                    sent += push_frame(stream, &frame, |stream| {
+                        stream.push(Segment::Bytes(content));
+                    });
+                }
+            }
+        }
+        sent
+    }
+
+    fn end(&self, _: &Request, stream: &Transport) -> u64 {
+        stream.push(Segment::Bytes(Bytes::from_static(&STDIN_END)));
+        STDIN_END.len() as u64
+    }
+}

@@ -1,0 +1,103 @@
+//! An answer whose head has been read becomes the response, whatever protocol it came by.
+
+use std::sync::Arc;
+
+use http::output::Body;
+use http::request::{Request, Step};
+use proto::method::Method;
+
+use super::answer::AnswerHead;
+use super::attempts::Attempts;
+use super::body::{Arrived, Delimited, UpstreamBody};
+use super::connection::UpstreamConnection;
+use super::passing::Passing;
+use super::response::{self, Applied, Rewriting};
+use super::whole::{self, WholeBody};
+use crate::upstream::Selection;
+
+/// What is known of an answer beside its head.
+pub(crate) struct Delivery<'a> {
+    pub(crate) passing: &'a Arc<Passing>,
+    pub(crate) rewriting: Rewriting<'a>,
+    /// The upstream was asked for a head alone.
+    pub(crate) is_head: bool,
+}
+
+impl Delivery<'_> {
+    /// Has `error_page` answer in the place of an error, where that is to be.
+    pub(crate) fn intercept(
+        &self,
+        request: &mut Request,
+        selection: &mut Selection,
+        peer: &mut UpstreamConnection,
+        head: &AnswerHead,
+    ) -> Option<Step> {
+        response::remember(request, head);
+        let step = response::intercept(request, self.passing, head);
+        match step.is_some() {
+            true => peer.at_end = selection.at_end(request),
+            false => selection.head_came(request),
+        }
+        step
+    }
+
+    /// Makes the head that of the response; a step comes back where something else answers.
+    pub(crate) fn apply(
+        &self,
+        request: &mut Request,
+        selection: &mut Selection,
+        peer: &mut UpstreamConnection,
+        head: &AnswerHead,
+    ) -> Option<Step> {
+        let applied = response::apply(request, self.passing, self.rewriting, head);
+        peer.at_end = selection.at_end(request);
+        if let Applied::Step(step) = applied {
+            return Some(step);
+        }
+        let waits_in_vain = self.is_head && request.method != Method::Head;
+        if waits_in_vain && request.response.content_length.is_some() {
+            // The client would wait for a body, and there is none to come.
+            request.response.content_length = Some(0);
+        }
+        None
+    }
+
+    /// The body follows.
+    pub(crate) fn respond(
+        &self,
+        request: &mut Request,
+        peer: UpstreamConnection,
+        head: &AnswerHead,
+        delimited: Delimited,
+        arrived: Arrived,
+    ) -> Step {
+        let passing = self.passing;
+        let holds = response::is_buffered(passing, head);
+        let has_body = request.method != Method::Head && !request.nesting.head_only;
+        if !holds && has_body {
+            request.pacing.rate = Some(0); // what is not held back is not slowed down
+        }
+        let rate = match holds && has_body {
+            true => passing
+                .limit_rate
+                .evaluate(request, response::WHILE_READING),
+            false => 0,
+        };
+        let seen = Attempts::enter(request);
+        if let Delimited::Http(framing) = &delimited
+            && whole::is_whole(framing, &arrived)
+            && rate == 0
+            && passing.store.is_none()
+        {
+            let body = WholeBody::new(peer, seen, arrived, holds);
+            return Step::Respond(Body::Source(Box::new(body)));
+        }
+        let body = UpstreamBody::new(peer, seen, passing, delimited, arrived, holds, rate);
+        Step::Respond(Body::Source(match &passing.store {
+            Some(store) if holds && !self.is_head && head.status() == 200 => {
+                store.begin(request, response::last_modified(head), body)
+            }
+            _ => Box::new(body),
+        }))
+    }
+}

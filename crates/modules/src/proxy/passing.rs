@@ -1,0 +1,106 @@
+//! What a scope says of asking upstreams and of their answers, whatever is spoken with them.
+
+use std::time::Duration;
+
+use conf::{Fault, ScopeRef, Word};
+use framework::compile::Compiler;
+use http::size::Size;
+use http::temporary_paths::TemporaryPath;
+use proto::header::NameSet;
+
+use super::buffers::{self, Buffers};
+use super::family::Family;
+use super::socket::SocketSettings;
+use super::store::Store;
+use super::tries::Tries;
+
+/// The directives that the modules have in common, compiled.
+pub(crate) struct Passing {
+    pub(crate) tries: Tries,
+    pub(crate) read_timeout: Duration,
+    pub(crate) buffering: bool,
+    pub(crate) buffers: Buffers,
+    pub(crate) request_buffering: bool,
+    pub(crate) pass_request_headers: bool,
+    pub(crate) pass_request_body: bool,
+    pub(crate) intercept_errors: bool,
+    /// The longest head of an answer.
+    pub(crate) buffer_size: usize,
+    pub(crate) socket: SocketSettings,
+    /// Fields of the answer that the client never gets.
+    pub(crate) hidden: NameSet,
+    /// Fields of the answer that have no effect here.
+    pub(crate) ignored: NameSet,
+    pub(crate) force_ranges: bool,
+    pub(crate) pass_trailers: bool,
+    pub(crate) limit_rate: Size,
+    pub(crate) store: Option<Store>,
+}
+
+/// Which directives say it, and what holds where none does.
+pub(crate) struct Declared {
+    pub(crate) family: &'static Family,
+    pub(crate) buffers: &'static buffers::Family,
+    /// Where temporary files go that no line gives a directory.
+    pub(crate) temporary_path: &'static TemporaryPath,
+    /// Fields that never reach the client unless a line names them.
+    pub(crate) hidden: &'static [&'static str],
+}
+
+impl Passing {
+    pub(crate) fn compile(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        declared: &Declared,
+    ) -> Result<Passing, Fault> {
+        let Declared {
+            family, buffers, ..
+        } = declared;
+        let names = |words: &[Word]| -> NameSet { words.iter().map(|word| &*word.bytes).collect() };
+        let passed = names(&scope.written(&family.pass_header)?.unwrap_or_default());
+        let more = scope.written(&family.hide_header)?.unwrap_or_default();
+        let hidden = declared.hidden.iter().map(|name| name.as_bytes());
+        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
+        let hidden = hidden.filter(|name| !passed.contains_name(name)).collect();
+        let buffers = buffers.compile(
+            compiler,
+            scope,
+            &family.buffer_size,
+            declared.temporary_path,
+        )?;
+        let store = Store::compile(
+            compiler,
+            scope,
+            &family.store,
+            &family.store_access,
+            &buffers.limits.directory,
+        )?;
+        Ok(Passing {
+            tries: Tries {
+                connect_timeout: scope.get(&family.connect_timeout)?,
+                send_timeout: scope.get(&family.send_timeout)?,
+                // What is to be stored is fetched in any case.
+                ignore_client_abort: scope.get(&family.ignore_client_abort)? || store.is_some(),
+                next_upstream: scope.get(&family.next_upstream)?,
+                next_upstream_tries: usize::try_from(scope.get(&family.next_upstream_tries)?)
+                    .unwrap_or(usize::MAX),
+                next_upstream_timeout: scope.get(&family.next_upstream_timeout)?,
+            },
+            read_timeout: scope.get(&family.read_timeout)?,
+            buffering: scope.get(&family.buffering)?,
+            buffers,
+            request_buffering: scope.get(&family.request_buffering)?,
+            pass_request_headers: scope.get(&family.pass_request_headers)?,
+            pass_request_body: scope.get(&family.pass_request_body)?,
+            intercept_errors: scope.get(&family.intercept_errors)?,
+            buffer_size: scope.get(&family.buffer_size)? as usize,
+            socket: SocketSettings::compile(compiler, scope, family)?,
+            hidden,
+            ignored: names(&scope.written(&family.ignore_headers)?.unwrap_or_default()),
+            force_ranges: scope.get(&family.force_ranges)?,
+            pass_trailers: false,
+            limit_rate: Size::compile(compiler, scope.get(&family.limit_rate)?),
+            store,
+        })
+    }
+}

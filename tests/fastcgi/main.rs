@@ -1,0 +1,465 @@
+//! `fastcgi_pass` from outside: what applications are told, what becomes of their answers, good and bad, and a real php-fpm.
+//!
+//! On both engines; TIDEGATE_BINARY with nginx 1.31 checks what is expected.
+
+mod application;
+mod directives;
+mod php;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use support::{PATIENCE, Server, engines, is_nginx};
+
+use application::{Application, Seen, end, stderr, stdout};
+
+/// Runs a test on each engine with an application; `APP` in `lines` is its address.
+fn each_server(
+    lines: &str,
+    answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
+    test: impl Fn(&Server, &Application),
+) {
+    for engine in engines::lines() {
+        let application = Application::start(answer.clone());
+        let lines = lines.replace("APP", &application.address());
+        let server = Server::start(engine, &lines);
+        test(&server, &application);
+    }
+}
+
+/// All that comes for a request on a connection of its own: head and body as they came.
+fn ask(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn get(server: &Server, path: &str) -> String {
+    ask(
+        server,
+        &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+    )
+}
+
+fn status(answer: &str) -> u16 {
+    let status = answer.split(' ').nth(1);
+    status.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// An answer without more to it.
+fn plain(_: &Seen) -> Vec<Vec<u8>> {
+    vec![
+        [
+            stdout(b"Content-Type: text/plain\r\n\r\nok"),
+            stdout(b""),
+            end(),
+        ]
+        .concat(),
+    ]
+}
+
+fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    text.iter().map(owned).collect()
+}
+
+#[test]
+fn an_application_is_told_what_the_lines_say() {
+    let lines = "
+        location / { fastcgi_pass APP; fastcgi_param A 1; fastcgi_param B $arg_b; fastcgi_param C $arg_c if_not_empty;
+            fastcgi_param A 2; }
+        location /own/ { fastcgi_pass APP; fastcgi_param HTTP_X_OWN mine; fastcgi_param HTTP_X_GONE '';
+            fastcgi_param HTTP_HOST other; }
+        location /none/ { fastcgi_pass APP; fastcgi_pass_request_headers off; fastcgi_pass_request_body off; }
+        location /script { fastcgi_pass APP; fastcgi_pass_request_headers off; fastcgi_index index.php;
+            fastcgi_split_path_info ^(.+?\\.php)(/.*)?$;
+            fastcgi_param S $fastcgi_script_name; fastcgi_param P $fastcgi_path_info; }";
+    each_server(lines, plain, |server, application| {
+        let told = |request: &str| {
+            let answer = ask(server, request);
+            assert_eq!(status(&answer), 200, "{answer}");
+            application.last()
+        };
+        let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
+        let seen = told(&format!(
+            "GET /x?b=&c= {head}X-Own: 1\r\nCookie: a=1\r\nX-own: 2\r\nCookie: b=2\r\n\r\n"
+        ));
+        let fields = [
+            ("A", "1"),
+            ("B", ""),
+            ("A", "2"),
+            ("HTTP_HOST", "a"),
+            ("HTTP_CONNECTION", "close"),
+            ("HTTP_X_OWN", "1, 2"),
+            ("HTTP_COOKIE", "a=1; b=2"),
+        ];
+        assert_eq!(seen.params, pairs(&fields));
+        assert!(!seen.keeps_connection);
+        let seen = told(&format!("GET /x?b=1&c=2 {head}\r\n"));
+        assert_eq!(seen.params[1..3], pairs(&[("B", "1"), ("C", "2")]));
+
+        let seen = told(&format!(
+            "GET /own/ {head}X-Own: 1\r\nX_Gone: 2\r\nX-Gone: 3\r\n\r\n"
+        ));
+        let fields = [
+            ("HTTP_X_OWN", "mine"),
+            ("HTTP_HOST", "other"),
+            ("HTTP_CONNECTION", "close"),
+        ];
+        assert_eq!(seen.params, pairs(&fields));
+
+        let seen = told(&format!("POST /none/ {head}Content-Length: 2\r\n\r\nhi"));
+        assert_eq!(seen.params, pairs(&[("HTTP_HOST", "a")]));
+        assert_eq!(seen.body, b"");
+
+        for (path, script, info) in [
+            ("/script/", "/script/index.php", ""),
+            ("/script/a.php", "/script/a.php", ""),
+            ("/script/a.php/b/c", "/script/a.php", "/b/c"),
+            ("/script/a.txt", "/script/a.txt", ""),
+        ] {
+            let seen = told(&format!("GET {path} {head}\r\n"));
+            let fields = [("S", script), ("P", info), ("HTTP_HOST", "a")];
+            assert_eq!(seen.params, pairs(&fields), "{path}");
+        }
+    });
+}
+
+#[test]
+fn bodies_come_in_records() {
+    let lines = "
+        client_max_body_size 10m;
+        location / { fastcgi_pass APP; client_body_buffer_size 1m; }
+        location /file/ { fastcgi_pass APP; client_body_in_file_only clean; }
+        location /stream/ { fastcgi_pass APP; fastcgi_request_buffering off; }";
+    each_server(lines, plain, |server, application| {
+        let body: String = (0..30_000).map(|number| format!("{number} ")).collect();
+        for path in ["/", "/file/", "/stream/"] {
+            let length = body.len();
+            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+            let counted = ask(
+                server,
+                &format!("{head}Content-Length: {length}\r\n\r\n{body}"),
+            );
+            assert_eq!(status(&counted), 200, "{counted}");
+            let seen = application.last();
+            assert!(seen.body == body.as_bytes(), "{path} {}", seen.body.len());
+            assert!(
+                seen.records.iter().all(|length| *length <= 32 * 1024),
+                "{:?}",
+                seen.records
+            );
+            assert_eq!(seen.records.last(), Some(&0));
+            let chunked = ask(
+                server,
+                &format!(
+                    "{head}Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"
+                ),
+            );
+            assert_eq!(status(&chunked), 200, "{chunked}");
+            assert!(application.last().body == body.as_bytes(), "{path}");
+            let none = ask(server, &format!("{head}Content-Length: 0\r\n\r\n"));
+            assert_eq!(status(&none), 200, "{none}");
+            assert_eq!(application.last().records, [0]);
+        }
+    });
+}
+
+#[test]
+fn connections_are_kept_where_both_sides_keep_them() {
+    let lines = "
+        location / { fastcgi_pass u; fastcgi_keep_conn on; }
+        location /apart/ { fastcgi_pass u; }
+        location /http/ { proxy_pass http://u; }
+        [http]
+        upstream u { server APP; keepalive 4; }";
+    each_server(lines, plain, |server, application| {
+        for _ in 0..4 {
+            assert_eq!(status(&get(server, "/")), 200);
+            assert!(application.last().keeps_connection);
+        }
+        assert_eq!(application.connections(), 1);
+        for _ in 0..2 {
+            assert_eq!(status(&get(server, "/apart/")), 200);
+        }
+        let apart = application.connections();
+        assert!((2..=3).contains(&apart), "{apart}");
+        if !is_nginx() {
+            // HTTP is not spoken on a connection that was made for FastCGI.
+            assert_eq!(status(&get(server, "/http/")), 502);
+            assert_eq!(status(&get(server, "/")), 200);
+        }
+    });
+}
+
+#[test]
+fn heads_of_answers_become_the_responses() {
+    let answer = |seen: &Seen| {
+        let head: &[u8] = match &*seen.uri() {
+            "/status" => b"Status: 404 Gone Fishing\r\nContent-Type: text/x\r\n\r\nnothing",
+            "/location" => b"Location: /else\r\n\r\n",
+            "/bare" => b"X-A: 1\nX-B: 2\n\nbody",
+            "/accel" => b"X-Accel-Redirect: /inner\r\nX-A: 1\r\nContent-Type: a/b\r\n\r\n",
+            "/intercepted" => b"Status: 500 Broken\r\n\r\nfrom the application",
+            "/length" => b"Content-Length: 4\r\n\r\nbodyand more",
+            "/short" => b"Content-Length: 40\r\n\r\nbody",
+            _ => b"Status: 200 OK\r\n\r\n",
+        };
+        vec![[stdout(head), stdout(b""), end()].concat()]
+    };
+    let lines = "
+        fastcgi_param URI $uri;
+        location / { fastcgi_pass APP; }
+        location = /inner { internal; return 200 inner; }
+        location = /intercepted { fastcgi_pass APP; fastcgi_intercept_errors on; error_page 500 = /inner; }
+        location = /shown { fastcgi_pass APP; fastcgi_param URI /status; fastcgi_pass_header Status; fastcgi_hide_header Content-Type; }";
+    each_server(lines, answer, |server, _| {
+        let answer = get(server, "/status");
+        assert!(
+            answer.starts_with("HTTP/1.1 404 Gone Fishing\r\n"),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("\r\nContent-Type: text/x\r\n") && answer.contains("nothing"),
+            "{answer}"
+        );
+        assert!(!answer.contains("\r\nStatus:"), "{answer}");
+        let answer = get(server, "/shown");
+        assert!(
+            answer.contains("\r\nStatus: 404 Gone Fishing\r\n"),
+            "{answer}"
+        );
+        assert!(!answer.contains("\r\nContent-Type:"), "{answer}");
+        let answer = get(server, "/location");
+        assert!(answer.starts_with("HTTP/1.1 302 "), "{answer}");
+        let answer = get(server, "/bare");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nX-A: 1\r\nX-B: 2\r\n"),
+            "{answer}"
+        );
+        let answer = get(server, "/accel");
+        assert!(
+            answer.contains("\r\nContent-Type: a/b\r\n") && answer.ends_with("inner"),
+            "{answer}"
+        );
+        assert!(get(server, "/intercepted").ends_with("\r\n\r\ninner"));
+        let answer = get(server, "/length");
+        assert!(answer.ends_with("\r\n\r\nbody"), "{answer}");
+        server.wait_for_log("upstream sent more data than specified in \"Content-Length\" header");
+        let answer = get(server, "/short");
+        assert!(
+            answer.is_empty() || answer.ends_with("\r\n\r\nbody"),
+            "{answer}"
+        );
+        server.wait_for_log("upstream prematurely closed FastCGI stdout while reading upstream");
+    });
+}
+
+/// A way to answer badly before the head is whole: its name, what is sent, the status, the line of the error log.
+type Bad = (&'static str, fn() -> Vec<u8>, u16, &'static str);
+
+const BAD: &[Bad] = &[
+    (
+        "nothing",
+        Vec::new,
+        502,
+        "upstream prematurely closed connection while reading response header from upstream",
+    ),
+    (
+        "version",
+        || vec![7, 6, 0, 1, 0, 0, 0, 0],
+        502,
+        "upstream sent unsupported FastCGI protocol version: 7",
+    ),
+    (
+        "type",
+        || vec![1, 9, 0, 1, 0, 0, 0, 0],
+        502,
+        "upstream sent invalid FastCGI record type: 9",
+    ),
+    (
+        "id-high",
+        || vec![1, 6, 1, 1, 0, 0, 0, 0],
+        502,
+        "upstream sent unexpected FastCGI request id high byte: 1",
+    ),
+    (
+        "id-low",
+        || vec![1, 6, 0, 2, 0, 0, 0, 0],
+        502,
+        "upstream sent unexpected FastCGI request id low byte: 2",
+    ),
+    (
+        "no-head",
+        || [stdout(b""), end()].concat(),
+        502,
+        "upstream prematurely closed FastCGI stdout",
+    ),
+    (
+        "end-at-once",
+        end,
+        502,
+        "upstream sent unexpected FastCGI record: 3",
+    ),
+    (
+        "half-a-record",
+        || stdout(b"Status: 200 OK\r\n")[..12].to_vec(),
+        502,
+        "upstream prematurely closed connection",
+    ),
+    (
+        "half-a-head",
+        || stdout(b"Status: 200 OK\r\nX-A: 1\r\n"),
+        502,
+        "upstream prematurely closed connection",
+    ),
+    (
+        "bad-status",
+        || stdout(b"Status: abc\r\n\r\n"),
+        502,
+        "upstream sent invalid status \"abc\"",
+    ),
+    (
+        "bad-line",
+        || stdout(b"Status: 200\r\nno colon\r\n\r\n"),
+        502,
+        "upstream sent invalid header: \"no\\x20...\"",
+    ),
+    (
+        "long-head",
+        || stdout(format!("X-A: {}\r\n\r\n", "a".repeat(5000)).as_bytes()),
+        502,
+        "upstream sent too big header",
+    ),
+    (
+        "caught",
+        || {
+            [
+                stderr(b"PHP Fatal error: no"),
+                stdout(b"\r\nok"),
+                stdout(b""),
+                end(),
+            ]
+            .concat()
+        },
+        502,
+        "FastCGI sent in stderr: \"PHP Fatal error: no\"",
+    ),
+];
+
+#[test]
+fn bad_answers_have_their_status_their_line_and_their_retry() {
+    let answer = |seen: &Seen| {
+        let uri = seen.uri();
+        let mut path = uri.split('/').skip(1);
+        let name = path.next().unwrap().to_owned();
+        let (_, bytes, ..) = BAD.iter().find(|(known, ..)| **known == name).unwrap();
+        match path.next() {
+            Some("drip") => bytes().chunks(1).map(<[u8]>::to_vec).collect(),
+            _ => vec![bytes()],
+        }
+    };
+    let lines = "
+        fastcgi_param URI $uri; fastcgi_catch_stderr 'PHP Fatal'; fastcgi_buffer_size 4k; chunked_transfer_encoding off;
+        location / { fastcgi_pass u; fastcgi_next_upstream off; }
+        location /again/ { rewrite ^/again(.*) $1 break; fastcgi_pass u; fastcgi_next_upstream error invalid_header; }
+        [http]
+        upstream u { server APP max_fails=0; server GOOD backup; }";
+    for engine in engines::lines() {
+        let bad = Application::start(answer);
+        let good = Application::start(plain);
+        let lines = lines
+            .replace("APP", &bad.address())
+            .replace("GOOD", &good.address());
+        let server = Server::start(engine, &lines);
+        for (name, _, wanted, line) in BAD {
+            // A text is looked for in what has come of it at once.
+            let manners: &[&str] = if *name == "caught" {
+                &[""]
+            } else {
+                &["", "/drip"]
+            };
+            for manner in manners {
+                let before = server.error_log().len();
+                let path = format!("/{name}{manner}");
+                let answer = get(&server, &path);
+                assert_eq!(
+                    status(&answer),
+                    *wanted,
+                    "{path}: {answer}\n{}",
+                    &server.error_log()[before..]
+                );
+                let path = format!("/again/{name}{manner}");
+                let answer = get(&server, &path);
+                assert!(
+                    answer.ends_with("ok") && status(&answer) == 200,
+                    "{path}: {answer}"
+                );
+                for _ in 0..200 {
+                    if server.error_log()[before..].matches(line).count() >= 2 {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                let log = &server.error_log()[before..];
+                assert!(log.matches(line).count() >= 2, "{path}: {line}\n{log}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_split_in_any_way_is_the_same() {
+    let whole = || {
+        let mut bytes = stderr(b"a warning.\r\n");
+        bytes.extend(stdout(b"Status: 201 Made\r\nContent-Type: te"));
+        bytes.extend(stderr(b"another"));
+        bytes.extend(stdout(b"xt/plain\r\n\r\nfirst "));
+        bytes.extend(stdout(b"second "));
+        bytes.extend(stderr(b"a third"));
+        bytes.extend(stdout(b"third"));
+        bytes.extend(stdout(b""));
+        bytes.extend(end());
+        bytes
+    };
+    let answer = move |seen: &Seen| match seen.uri().strip_prefix("/at/") {
+        Some(at) => {
+            let bytes = whole();
+            let (front, rest) = bytes.split_at(at.parse::<usize>().unwrap().min(bytes.len()));
+            vec![front.to_vec(), rest.to_vec()]
+        }
+        None => whole().chunks(1).map(<[u8]>::to_vec).collect(),
+    };
+    let lines = "
+        fastcgi_param URI $uri;
+        location / { fastcgi_pass APP; chunked_transfer_encoding off; }
+        location /flush { fastcgi_pass APP; fastcgi_buffering off; chunked_transfer_encoding off; }";
+    each_server(lines, answer, |server, _| {
+        let length = whole().len();
+        let places = (0..=length).map(|at| format!("/at/{at}"));
+        for path in places.chain(["/bytes".into(), "/flush".into()]) {
+            let answer = get(server, &path);
+            assert!(
+                answer.starts_with("HTTP/1.1 201 Made\r\n"),
+                "{path}: {answer}"
+            );
+            assert!(
+                answer.contains("\r\nContent-Type: text/plain\r\n"),
+                "{path}: {answer}"
+            );
+            assert!(
+                answer.ends_with("\r\n\r\nfirst second third"),
+                "{path}: {answer}"
+            );
+        }
+        server.wait_for_log(
+            "FastCGI sent in stderr: \"a warning\" while reading response header from upstream",
+        );
+        server.wait_for_log("FastCGI sent in stderr: \"a third\" while reading upstream");
+        assert!(!server.error_log().contains("[alert]"));
+    });
+}

@@ -1,0 +1,209 @@
+//! A real php-fpm, by the files that Debian's nginx brings.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use support::master::wait_for;
+use support::{Server, engines};
+
+use super::{ask, get, status};
+
+/// A pool of php-fpm in a folder that ends with it.
+struct Php {
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Php {
+    fn start(name: &str, children: u32) -> Php {
+        let folder =
+            std::env::temp_dir().join(format!("tidegate-php-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.display();
+        let pool = format!(
+            "[global]\nerror_log = {path}/fpm.log\ndaemonize = no\n[www]\nuser = root\ngroup = root\nlisten = {path}/fpm.sock\nlisten.mode = 0666\n\
+             pm = static\npm.max_children = {children}\ncatch_workers_output = no\nphp_admin_value[error_log] =\n\
+             php_admin_flag[log_errors] = on\nphp_admin_value[upload_tmp_dir] = {path}\n"
+        );
+        fs::write(folder.join("fpm.conf"), pool).unwrap();
+        let process = Command::new(program())
+            .args(["-R", "-F", "-y"])
+            .arg(folder.join("fpm.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let php = Php { folder, process };
+        wait_for("php-fpm", || php.socket().exists());
+        php
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("fpm.sock")
+    }
+}
+
+impl Drop for Php {
+    fn drop(&mut self) {
+        support::signal(self.process.id(), "TERM");
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// php-fpm of whatever version there is.
+fn program() -> PathBuf {
+    let names = fs::read_dir("/usr/sbin").unwrap().flatten();
+    let mut paths: Vec<PathBuf> = names
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("php-fpm"))
+        })
+        .collect();
+    paths.sort();
+    paths
+        .pop()
+        .expect("php-fpm is missing: apt-get install php-fpm")
+}
+
+/// A site of PHP as Debian's files have it.
+fn lines(php: &Php) -> String {
+    let socket = php.socket();
+    format!(
+        "index index.php index.html; client_max_body_size 20m;
+         location / {{ try_files $uri $uri/ /index.php?$args; }}
+         location ~ \\.php(/|$) {{
+             fastcgi_split_path_info ^(.+?\\.php)(/.*)$;
+             try_files $fastcgi_script_name =404;
+             set $path_info $fastcgi_path_info;
+             fastcgi_param PATH_INFO $path_info;
+             fastcgi_index index.php;
+             include /etc/nginx/fastcgi.conf;
+             fastcgi_pass unix:{};
+         }}",
+        socket.display()
+    )
+}
+
+fn write_site(server: &Server) {
+    let www = server.prefix.join("www");
+    let write = |name: &str, text: &str| {
+        let path: &Path = &www.join(name);
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    };
+    write(
+        "index.php",
+        "<?php echo 'front ', $_SERVER['REQUEST_URI'], ' ', $_GET['a'] ?? '-';",
+    );
+    write(
+        "info.php",
+        "<?php echo $_SERVER['SCRIPT_NAME'], '|', $_SERVER['PATH_INFO'] ?? '', '|', $_SERVER['REQUEST_METHOD'], '|', $_SERVER['SERVER_PROTOCOL'];",
+    );
+    write(
+        "post.php",
+        "<?php http_response_code(201); header('X-Md5: ' . md5(file_get_contents('php://input'))); echo strlen(file_get_contents('php://input'));",
+    );
+    write(
+        "upload.php",
+        "<?php echo $_FILES['f']['name'], ' ', md5_file($_FILES['f']['tmp_name']);",
+    );
+    write(
+        "large.php",
+        "<?php for ($i = 0; $i < 200000; $i++) { echo $i, \"\\n\"; }",
+    );
+    write(
+        "error.php",
+        "<?php error_log('said by the script'); echo 'done';",
+    );
+    write(
+        "killed.php",
+        "<?php header('X-Begun: yes'); echo str_repeat('x', 9000); flush(); posix_kill(getmypid(), 9);",
+    );
+    write(
+        "cookie.php",
+        "<?php setcookie('a', '1'); setcookie('b', '2'); header('Location: /info.php', true, 303);",
+    );
+}
+
+#[test]
+fn php_answers_by_debians_files() {
+    for engine in engines::lines() {
+        let php = Php::start("site", 2);
+        let server = Server::start(engine, &lines(&php));
+        write_site(&server);
+        let body = |answer: String| {
+            answer
+                .split_once("\r\n\r\n")
+                .map(|(_, body)| body.to_owned())
+                .unwrap()
+        };
+        let plain = |path: &str| {
+            let answer = ask(&server, &format!("GET {path} HTTP/1.0\r\nHost: a\r\n\r\n"));
+            assert_eq!(status(&answer), 200, "{path}: {answer}");
+            body(answer)
+        };
+        assert_eq!(plain("/some/page?a=7"), "front /some/page?a=7 7");
+        assert_eq!(plain("/"), "front / -");
+        assert_eq!(plain("/info.php/a/b?x"), "/info.php|/a/b|GET|HTTP/1.0");
+        assert_eq!(status(&get(&server, "/missing.php")), 404);
+
+        let sent = "0123456789".repeat(30_000);
+        let answer = ask(
+            &server,
+            &format!(
+                "POST /post.php HTTP/1.0\r\nHost: a\r\nContent-Length: {}\r\n\r\n{sent}",
+                sent.len()
+            ),
+        );
+        assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+        assert!(
+            answer.contains("X-Md5: 2ee9ac2e37f32a3ac6e7f0ea6bb8c1b0")
+                || answer.ends_with("300000"),
+            "{answer}"
+        );
+
+        let part = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n";
+        let answer = ask(
+            &server,
+            &format!(
+                "POST /upload.php HTTP/1.0\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{part}",
+                part.len()
+            ),
+        );
+        // The MD5 hash of `hello`.
+        assert_eq!(body(answer), "a.txt 5d41402abc4b2a76b9719d911017c592");
+
+        let large: String = (0..200_000).map(|number| format!("{number}\n")).collect();
+        assert!(plain("/large.php") == large);
+        assert_eq!(plain("/error.php"), "done");
+        server.wait_for_log("FastCGI sent in stderr: \"PHP message: said by the script\"");
+        let answer = get(&server, "/cookie.php");
+        assert_eq!(status(&answer), 303, "{answer}");
+        assert_eq!(answer.matches("Set-Cookie: ").count(), 2, "{answer}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_ends_its_answer_alone() {
+    for engine in engines::lines() {
+        let php = Php::start("killed", 1);
+        let server = Server::start(engine, &lines(&php));
+        write_site(&server);
+        let answer = get(&server, "/killed.php");
+        assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
+        server.wait_for_log("[error]");
+        // The next worker serves as before.
+        assert!(get(&server, "/info.php").contains("/info.php|"));
+        drop(php);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(status(&get(&server, "/info.php")), 502);
+        server.wait_for_log("connect() to unix:");
+    }
+}
