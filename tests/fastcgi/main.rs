@@ -205,6 +205,7 @@ fn heads_of_answers_become_the_responses() {
             "/bare" => b"X-A: 1\nX-B: 2\n\nbody",
             "/accel" => b"X-Accel-Redirect: /inner\r\nX-A: 1\r\nContent-Type: a/b\r\n\r\n",
             "/intercepted" => b"Status: 500 Broken\r\n\r\nfrom the application",
+            "/upgrade" => b"Status: 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
             "/length" => b"Content-Length: 4\r\n\r\nbodyand more",
             "/short" => b"Content-Length: 40\r\n\r\nbody",
             _ => b"Status: 200 OK\r\n\r\n",
@@ -247,6 +248,11 @@ fn heads_of_answers_become_the_responses() {
             "{answer}"
         );
         assert!(get(server, "/intercepted").ends_with("\r\n\r\ninner"));
+        if !is_nginx() {
+            // nginx sends it on, and serves the next request of the connection.
+            assert_eq!(status(&get(server, "/upgrade")), 502);
+            server.wait_for_log("upstream sent unexpected 101 response");
+        }
         let answer = get(server, "/length");
         assert!(answer.ends_with("\r\n\r\nbody"), "{answer}");
         server.wait_for_log("upstream sent more data than specified in \"Content-Length\" header");

@@ -27,7 +27,7 @@ use crate::proxy::attempts::Attempts;
 use crate::proxy::body::{Arrived, Delimited};
 use crate::proxy::connection::{Home, terms};
 use crate::proxy::deliver::Delivery;
-use crate::proxy::response::Rewriting;
+use crate::proxy::response::{Rewriting, refuse_upgrade};
 use crate::proxy::tries::{Asking, Reach, ask};
 use crate::proxy::{finish, target};
 use body::RecordsOfBody;
@@ -117,6 +117,10 @@ async fn serve(
     };
     let head = &answer.read.head;
     let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
+    if step.is_none() && head.is_upgrade() {
+        // A client would go on in another protocol.
+        return Ok(refuse_upgrade(request));
+    }
     if step.is_none() {
         step = delivery.apply(request, &mut selection, &mut peer, head);
     }

@@ -486,7 +486,7 @@ fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h
 
 /// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of another protocol. Unless
 /// `error_page` names one there is no page: a client that goes on in that protocol would misread it.
-pub(super) fn refuse_upgrade(request: &mut Request) -> Step {
+pub(crate) fn refuse_upgrade(request: &mut Request) -> Step {
     log::error!(
         request,
         Error,
