@@ -85,6 +85,8 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) {
         seen.lock().unwrap().push(request.clone());
         let parts = answer(&request);
         let drips = parts.len() > 2;
+        // An empty part behind others is the end of the connection.
+        let closes = parts.last().is_some_and(Vec::is_empty);
         for part in parts {
             if stream.write_all(&part).is_err() {
                 return;
@@ -95,7 +97,7 @@ fn serve(mut stream: TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) {
                 thread::sleep(Duration::from_millis(2));
             }
         }
-        if !request.keeps_connection {
+        if closes || !request.keeps_connection {
             return;
         }
     }

@@ -257,11 +257,100 @@ fn heads_of_answers_become_the_responses() {
         assert!(answer.ends_with("\r\n\r\nbody"), "{answer}");
         server.wait_for_log("upstream sent more data than specified in \"Content-Length\" header");
         let answer = get(server, "/short");
+        // What has come before the missing end is good.
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nbody"), "{answer}");
+        server.wait_for_log("upstream prematurely closed FastCGI stdout while reading upstream");
+    });
+}
+
+#[test]
+fn an_end_that_is_missing_takes_nothing_away() {
+    let answer = |seen: &Seen| match &*seen.uri() {
+        "/page" => vec![
+            [
+                stdout(b"Content-Type: text/html\r\n\r\nA<!--#include virtual=\"/short\" -->B"),
+                stdout(b""),
+                end(),
+            ]
+            .concat(),
+        ],
+        "/short" => vec![[stdout(b"Content-Length: 50\r\n\r\nshort"), end()].concat()],
+        // Behind these the connection is closed.
+        "/exact" => vec![stdout(b"Content-Length: 5\r\n\r\nhello"), Vec::new()],
+        _ => vec![stdout(b"X-A: 1\r\n\r\nhello"), Vec::new()],
+    };
+    let lines = "
+        fastcgi_param URI $uri; fastcgi_keep_conn on; ssi on;
+        location / { fastcgi_pass u; }
+        location /open { fastcgi_pass u; fastcgi_buffering off; }
+        location /exact { fastcgi_pass u; fastcgi_buffering off; }
+        [http]
+        upstream u { server APP; keepalive 4; }";
+    each_server(lines, answer, |server, _| {
+        let answer = get(server, "/short");
         assert!(
-            answer.is_empty() || answer.ends_with("\r\n\r\nbody"),
+            answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nshort"),
             "{answer}"
         );
-        server.wait_for_log("upstream prematurely closed FastCGI stdout while reading upstream");
+        server.wait_for_log("upstream prematurely closed FastCGI request while reading upstream");
+        let answer = get(server, "/page");
+        let body: String = answer
+            .split("\r\n")
+            .skip_while(|line| !line.is_empty())
+            .collect();
+        assert!(
+            body.contains('A') && body.contains("short") && body.contains('B'),
+            "{answer}"
+        );
+        assert!(answer.ends_with("0\r\n\r\n"), "{answer}");
+        // Where each part leaves at once, the end of the connection is the answer's.
+        assert!(get(server, "/open").ends_with("\r\nhello\r\n0\r\n\r\n"));
+        assert!(get(server, "/exact").ends_with("\r\n\r\nhello"));
+        assert!(
+            !server
+                .error_log()
+                .contains("upstream prematurely closed connection")
+        );
+    });
+}
+
+#[test]
+fn answers_without_a_body_leave_their_connection() {
+    let answer = |seen: &Seen| {
+        let head: &[u8] = match &*seen.uri() {
+            "/none" => b"Status: 204 X\r\n\r\n",
+            "/same" => b"Status: 304 X\r\nETag: \"a\"\r\nContent-Length: 10\r\n\r\n",
+            _ => b"Content-Length: 0\r\n\r\n",
+        };
+        vec![[stdout(head), end()].concat()]
+    };
+    let lines = "
+        fastcgi_param URI $uri; fastcgi_keep_conn on;
+        location / { fastcgi_pass u; }
+        location /apart/ { rewrite ^/apart(.*) $1 break; fastcgi_pass u; fastcgi_buffering off; }
+        [http]
+        upstream u { server APP; keepalive 4; }";
+    each_server(lines, answer, |server, application| {
+        for (path, wanted) in [
+            ("/none", 204),
+            ("/same", 304),
+            ("/empty", 200),
+            ("/none", 204),
+            ("/same", 304),
+        ] {
+            assert_eq!(status(&get(server, path)), wanted);
+        }
+        assert_eq!(application.connections(), 1);
+        if !is_nginx() {
+            for (path, wanted) in [
+                ("/apart/none", 204),
+                ("/apart/same", 304),
+                ("/apart/empty", 200),
+            ] {
+                assert_eq!(status(&get(server, path)), wanted);
+            }
+        }
     });
 }
 

@@ -36,6 +36,9 @@ const FRAME: &[&str] = &[
     "sticky",
     // Left out: what one program stores, the next one finds.
     "proxy_store",
+    "fastcgi_store",
+    // Written already, as the reference makes the folder in any case.
+    "fastcgi_temp_path",
     "map",
     "geo",
     "split_clients",
@@ -44,6 +47,7 @@ const FRAME: &[&str] = &[
     "log_format",
     "charset_map",
     "proxy_pass",
+    "fastcgi_pass",
     "return",
     "rewrite",
     "set",
@@ -218,6 +222,7 @@ impl Own<'_> {
             .or_else(|| self.of_core(name))
             .or_else(|| self.of_answers(name))
             .or_else(|| self.of_modules(name))
+            .or_else(|| self.of_fastcgi(name))
             .or_else(|| self.of_proxy(name))
             .or_else(|| self.of_tls(name))
     }
@@ -550,6 +555,30 @@ impl Own<'_> {
             "http2_streams_index_size" => self.one(&["32", "64"]),
             "uninitialized_variable_warn" => self.one(&["on", "off"]),
             _ => None,
+        }
+    }
+
+    /// What is FastCGI's own; what it shares is as with a proxy.
+    fn of_fastcgi(&mut self, name: &str) -> Option<String> {
+        match name {
+            "fastcgi_param" => {
+                let field = self.random.pick(lists::REQUEST_FIELDS);
+                let value = text(self.random);
+                Some(format!("{field} {value}"))
+            }
+            "fastcgi_index" => self.one(&["index.php", "index.html"]),
+            "fastcgi_split_path_info" => self.one(&["^(.+?\\.html)(/.*)?$", "^(/a)(.*)$"]),
+            "fastcgi_catch_stderr" => self.one(&["Fatal", "\"PHP message\""]),
+            "fastcgi_next_upstream" => self.one(&[
+                "error timeout",
+                "off",
+                "http_404 http_500 updating",
+                "invalid_header http_403 http_429 non_idempotent",
+            ]),
+            _ => {
+                let stem = name.strip_prefix("fastcgi_")?;
+                self.of_proxy(&format!("proxy_{stem}"))
+            }
         }
     }
 

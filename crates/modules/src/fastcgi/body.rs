@@ -3,8 +3,8 @@
 use engine::Buffer;
 use http::exchange::h1::take_front;
 use http::log::{Level, Printable};
-use http::source::Told;
-use proto::fastcgi::{Decoder, Event, stderr_text};
+use http::source::{Break, Told};
+use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
 use crate::proxy::READING_BODY;
 use crate::proxy::body::{Framed, Framing};
@@ -12,19 +12,37 @@ use crate::proxy::body::{Framed, Framing};
 /// What is left of an answer.
 pub(super) struct RecordsOfBody {
     decoder: Decoder,
-    /// `fastcgi_keep_conn`: the application says when it is done.
-    keep_connection: bool,
+    /// Nothing but the application's own word ends it: `fastcgi_keep_conn`, where the answer is buffered. As in nginx the end of the
+    /// connection does as well where each part leaves at once.
+    needs_end: bool,
     /// The log has been told of more than the head announced.
     is_told: bool,
 }
 
 impl RecordsOfBody {
-    pub(super) fn new(decoder: Decoder, keep_connection: bool) -> RecordsOfBody {
+    pub(super) fn new(decoder: Decoder, needs_end: bool) -> RecordsOfBody {
         RecordsOfBody {
             decoder,
-            keep_connection,
+            needs_end,
             is_told: false,
         }
+    }
+}
+
+impl RecordsOfBody {
+    /// Whether all of an answer that has no body has come already (204, 304), and whether the connection may serve another request
+    /// then. What there is to log comes back, too.
+    pub(super) fn ends_at_once(&mut self, received: &mut Buffer) -> (Option<bool>, Vec<Told>) {
+        let mut told = Vec::new();
+        while !received.is_empty() {
+            match self.next(received) {
+                Framed::Told(line) => told.push(line),
+                Framed::End { may_go_on } => return (Some(may_go_on), told),
+                Framed::Nothing => break,
+                Framed::Bytes(_) | Framed::Broken(..) => return (Some(false), told),
+            }
+        }
+        (None, told)
     }
 }
 
@@ -35,7 +53,14 @@ impl Framing for RecordsOfBody {
                 Ok(decoded) => decoded,
                 Err(fault) => {
                     let text = format!("{fault} {READING_BODY}");
-                    return Framed::Broken(Told::new(Level::Error, text));
+                    // What has come before a missing end is good.
+                    let broken = match fault {
+                        Fault::StdoutClosed | Fault::RequestClosed | Fault::ConnectionClosed => {
+                            Break::Unfinished
+                        }
+                        _ => Break::Framing,
+                    };
+                    return Framed::Broken(broken, Told::new(Level::Error, text));
                 }
             };
             let consumed = decoded.consumed;
@@ -74,7 +99,7 @@ impl Framing for RecordsOfBody {
     }
 
     fn closed(&mut self) -> Result<(), String> {
-        let closed = self.decoder.closed(self.keep_connection);
+        let closed = self.decoder.closed(self.needs_end);
         closed.map_err(|fault| fault.to_string())
     }
 }

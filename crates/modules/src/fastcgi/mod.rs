@@ -14,11 +14,13 @@ mod settings;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use engine::Buffer;
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
+use proto::h1::response::ResponseBody;
 use proto::method::Method;
 
 pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, SHORTCUTS, check, content, survey};
@@ -27,8 +29,8 @@ use crate::proxy::attempts::Attempts;
 use crate::proxy::body::{Arrived, Delimited};
 use crate::proxy::connection::{Home, terms};
 use crate::proxy::deliver::Delivery;
-use crate::proxy::response::{Rewriting, refuse_upgrade};
-use crate::proxy::tries::{Asking, Reach, ask};
+use crate::proxy::response::{Rewriting, is_buffered, refuse_upgrade};
+use crate::proxy::tries::{Asking, Reach, ask, note};
 use crate::proxy::{finish, target};
 use body::RecordsOfBody;
 use conversation::{FastcgiConversation, Outgoing};
@@ -131,12 +133,27 @@ async fn serve(
         }
         return Ok(step);
     }
-    let arrived = Arrived {
+    let head = &answer.read.head;
+    let keeps = settings.keep_connection;
+    let mut records = RecordsOfBody::new(answer.decoder, keeps && is_buffered(passing, head));
+    let mut arrived = Arrived {
         rest: answer.read.rest,
         beyond: answer.read.beyond,
-        may_go_on: settings.keep_connection,
+        may_go_on: keeps,
     };
-    let records = RecordsOfBody::new(answer.decoder, settings.keep_connection);
+    // Nothing would read to the end of what the client gets no body of.
+    if matches!(head.status(), 204 | 304) {
+        let length = arrived.rest.len() as u64;
+        let (ended, told) = records.ends_at_once(&mut arrived.rest);
+        told.iter().for_each(|told| told.write(request));
+        if let Some(may_go_on) = ended {
+            note(request, |attempt, _| attempt.response_length = length);
+            arrived.rest = Buffer::empty();
+            arrived.may_go_on &= may_go_on;
+            let nothing = Delimited::Http(ResponseBody::None);
+            return Ok(delivery.respond(request, peer, head, nothing, arrived));
+        }
+    }
     let delimited = Delimited::Own(Box::new(records));
-    Ok(delivery.respond(request, peer, &answer.read.head, delimited, arrived))
+    Ok(delivery.respond(request, peer, head, delimited, arrived))
 }

@@ -62,7 +62,7 @@ static CATCH_STDERR: Setting<Vec<Word>> =
     .manual("An answer before whose head the application reports an error that contains the string is taken for none (invalid_header).");
 
 /// What it shares with the other modules that pass requests on.
-static FASTCGI: Family = Family::of("fastcgi_");
+static FASTCGI: Family = Family::of_applications("fastcgi_");
 
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("fastcgi_");

@@ -79,8 +79,8 @@ pub(crate) enum Framed {
     Told(Told),
     /// It has come whole; whether the connection may serve another request.
     End { may_go_on: bool },
-    /// It breaks its framing.
-    Broken(Told),
+    /// It is broken off so; what there is to log of it.
+    Broken(Break, Told),
 }
 
 impl Remaining {
@@ -329,8 +329,8 @@ impl UpstreamBody {
                         self.received = Buffer::default();
                         self.remaining = Remaining::Nothing;
                     }
-                    Framed::Broken(told) => {
-                        self.break_off(Break::Framing, told);
+                    Framed::Broken(broken, told) => {
+                        self.break_off(broken, told);
                         return None;
                     }
                 },

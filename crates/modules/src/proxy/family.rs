@@ -44,8 +44,21 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// The directives that begin with this prefix.
+    /// The directives that begin with this prefix, of a module whose servers speak HTTP.
     pub(crate) const fn of(prefix: &'static str) -> Family {
+        Family::with(prefix, &[CAUSES_OF_HTTP], causes)
+    }
+
+    /// The same of one whose servers are applications, of which none says 502 or 504.
+    pub(crate) const fn of_applications(prefix: &'static str) -> Family {
+        Family::with(prefix, &[CAUSES_OF_APPLICATIONS], causes_of_applications)
+    }
+
+    const fn with(
+        prefix: &'static str,
+        next_upstream: &'static [&'static str],
+        causes: fn(&Setter<'_>) -> Result<Causes, Fault>,
+    ) -> Family {
         Family {
             hide_header: Setting::family(prefix, "hide_header", &["field"], words)
                 .contexts(HSL)
@@ -67,7 +80,7 @@ impl Family {
             next_upstream: Setting::family(
                 prefix,
                 "next_upstream",
-                &["error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ..."],
+                next_upstream,
                 causes,
             )
             .contexts(HSL)
@@ -162,6 +175,10 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
         .default(default)
 }
 
+/// What `*_next_upstream` takes, as the manual has it.
+const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
+const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
+
 /// Why a try failed, or a set of such causes: what `*_next_upstream` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Causes(u16);
@@ -183,6 +200,8 @@ impl Causes {
     const HTTP_403: Causes = Causes(1 << 10);
     const HTTP_404: Causes = Causes(1 << 11);
     const HTTP_429: Causes = Causes(1 << 12);
+    /// Of a cache alone, which then gives what it has.
+    const UPDATING: Causes = Causes(1 << 13);
 
     /// The cause that an answer with this status may be.
     pub(crate) fn of_status(status: u16) -> Option<Causes> {
@@ -220,20 +239,35 @@ const CAUSES_OF_CONNECTIONS: [(&str, Causes); 3] = [
 ];
 
 /// What those know beside that whose upstreams answer requests.
-const CAUSES_OF_ANSWERS: [(&str, Causes); 9] = [
+const CAUSES_OF_ANSWERS: [(&str, Causes); 8] = [
     ("invalid_header", Causes::INVALID_HEADER),
     ("non_idempotent", Causes::NON_IDEMPOTENT),
     ("http_500", Causes::HTTP_500),
-    ("http_502", Causes::HTTP_502),
     ("http_503", Causes::HTTP_503),
-    ("http_504", Causes::HTTP_504),
     ("http_403", Causes::HTTP_403),
     ("http_404", Causes::HTTP_404),
     ("http_429", Causes::HTTP_429),
+    ("updating", Causes::UPDATING),
 ];
 
-/// `*_next_upstream` where upstreams answer requests.
+/// What gateways answer.
+const CAUSES_OF_GATEWAYS: [(&str, Causes); 2] = [
+    ("http_502", Causes::HTTP_502),
+    ("http_504", Causes::HTTP_504),
+];
+
+/// `*_next_upstream` where upstreams answer by HTTP.
 fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    let known: [&[_]; 3] = [
+        &CAUSES_OF_CONNECTIONS,
+        &CAUSES_OF_ANSWERS,
+        &CAUSES_OF_GATEWAYS,
+    ];
+    causes_among(setter, &known)
+}
+
+/// The same where they are applications.
+fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &[&CAUSES_OF_CONNECTIONS, &CAUSES_OF_ANSWERS])
 }
 
