@@ -42,6 +42,11 @@ impl Coverage {
         self.refused += 1;
     }
 
+    /// Whether the reference takes enough of them for anything to be said: else values of a directive are drawn that are none.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.refused <= self.seeds / 4
+    }
+
     /// The counts in words, for so many programs beside the reference.
     pub(crate) fn told(&self, table: &Table, subjects: usize, seconds: f64) -> String {
         let count_of = |name: &str| self.directives.get(name).copied().unwrap_or(0);

@@ -83,6 +83,10 @@ impl Compiler {
             .join("lib/rustlib")
             .join(&host)
             .join("bin/llvm-profdata");
+        if !merger.is_file() {
+            // Nothing else needs it, so that it is not among the components of rust-toolchain.toml.
+            succeed(Command::new("rustup").args(["component", "add", "llvm-tools"]))?;
+        }
         match merger.is_file() {
             true => Ok(Compiler { host, merger }),
             false => Err(format!(
