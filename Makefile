@@ -40,7 +40,8 @@ check:
 bench: release
 	benches/compare $(BENCH)
 
-testssl: release
+testssl:
+	$(CARGO) build --release --bin tidegate
 	tests/testssl
 
 ktls:

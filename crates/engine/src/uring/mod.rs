@@ -6,7 +6,7 @@
 //! receive would keep the socket open. Running out of buffers arms the receive again and never ends a connection.
 //!
 //! io_uring has no sendfile: a send that holds a file, or something else for the kernel's TLS, is made at once with calls of
-//! its own, and a poll waits for the socket to drain. Datagrams, too, are received and sent by calls of their own, a batch
+//! its own, and a poll waits for the socket to drain. So is a send of a turn that has next to nothing else to do (`DIRECT_MAX`). Datagrams, too, are received and sent by calls of their own, a batch
 //! each, and a poll waits for more of them, or for room. Addresses of peers are not asked for when accepting, since a multishot
 //! accept cannot tell them.
 //!

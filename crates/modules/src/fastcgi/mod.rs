@@ -133,7 +133,6 @@ async fn serve(
         }
         return Ok(step);
     }
-    let head = &answer.read.head;
     let keeps = settings.keep_connection;
     let mut records = RecordsOfBody::new(answer.decoder, keeps && is_buffered(passing, head));
     let mut arrived = Arrived {

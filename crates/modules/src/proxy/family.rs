@@ -87,7 +87,7 @@ impl Family {
             .arity(Arity::at_least(1))
             .inherit(Inherit::List)
             .default("error timeout")
-            .manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent."),
+            .manual("When the next server of a group is tried. Requests that change something (POST, LOCK, PATCH) are only sent again with non_idempotent. `updating` is taken, as by nginx, where it says nothing here either: it is about what a cache holds."),
             next_upstream_tries: Setting::family(prefix, "next_upstream_tries", &["number"], parse::number)
                 .contexts(HSL)
                 .default("0")
