@@ -80,7 +80,7 @@ pub use position::Position;
 pub use registry::{ForeignName, KnownElsewhere, Registry, nearest};
 pub use report::{also, arrange};
 pub use scope::{ScopeId, ScopeRef};
-pub use setting::{Declared, Parse, Setter, Setting};
+pub use setting::{Declared, Parse, Setter, Setting, count_of, joined};
 pub use spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
 pub use template::{Part, Template};
 pub use tree::{Block, Line, Tree, Word};

@@ -45,6 +45,41 @@ pub trait Declared: Sync {
     fn check(&self, setter: &Setter<'_>) -> Result<(), Fault>;
 }
 
+/// How many directives several lists have together.
+#[must_use]
+pub const fn count_of(lists: &[&[&'static dyn Declared]]) -> usize {
+    let (mut count, mut rest) = (0, lists);
+    while let Some((list, more)) = rest.split_first() {
+        count += list.len();
+        rest = more;
+    }
+    count
+}
+
+/// Several lists of directives as one, so that what modules have in common is listed once. `N` is their [`count_of`]: any other
+/// does not compile.
+#[must_use]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it, and refuses what lies outside"
+)]
+pub const fn joined<const N: usize>(
+    lists: &[&[&'static dyn Declared]],
+) -> [&'static dyn Declared; N] {
+    assert!(count_of(lists) == N, "the lists have another length");
+    let mut all = [lists[0][0]; N];
+    let (mut list, mut at, mut filled) = (0, 0, 0);
+    while filled < N {
+        if at == lists[list].len() {
+            (list, at) = (list + 1, 0);
+        } else {
+            all[filled] = lists[list][at];
+            (at, filled) = (at + 1, filled + 1);
+        }
+    }
+    all
+}
+
 impl<T> Declared for Setting<T> {
     fn spec(&self) -> &Spec {
         &self.spec

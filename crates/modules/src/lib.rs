@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod acme;
+pub(crate) mod applications;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
@@ -21,6 +22,7 @@ pub mod health_check;
 pub mod index;
 pub mod limit_conn;
 pub mod limit_req;
+pub mod memcached;
 pub mod metrics;
 pub mod mirror;
 pub mod mp4;
@@ -32,9 +34,11 @@ pub mod realip;
 pub mod referer;
 mod rename;
 pub mod rewrite;
+pub mod scgi;
 pub mod secure_link;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
 pub mod tunnel;
 pub mod upstream;
+pub mod uwsgi;

@@ -25,7 +25,7 @@ use proto::method::Method;
 
 use crate::proxy::attempts::Attempts;
 use crate::proxy::connection::{Home, UpstreamConnection};
-use crate::proxy::destination::Destination;
+use crate::proxy::destination::{Destination, Scheme, Schemes};
 use crate::proxy::family::{Causes, Family, causes_of_connections};
 use crate::proxy::finish;
 use crate::proxy::socket::SocketSettings;
@@ -37,6 +37,12 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 
 /// What connections must agree on to be used again: nobody else says this, as each tunnel has one of its own.
 const NEVER_SHARED: &[u8] = b"tunnel";
+
+/// Nothing is spoken, and addresses have no scheme.
+static SCHEMES: Schemes = Schemes {
+    meant: Scheme::plain(""),
+    written: &[],
+};
 
 static TUNNEL_PASS: Setting<Option<Word>> = Setting::new("tunnel_pass", &["[address]"], |setter| {
     Ok(setter.args().first().cloned())
@@ -153,8 +159,8 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     let handler = TunnelPass {
         settings: compiler.feature(scope)?,
         destination: match word {
-            Some(word) => Destination::compile(compiler, &word)?,
-            None => Destination::Text(compiler.text(&asked_for())),
+            Some(word) => Destination::compile(compiler, &word, &SCHEMES)?,
+            None => Destination::of_text(compiler.text(&asked_for()), &SCHEMES),
         },
     };
     Ok(Some(Content {
@@ -224,8 +230,8 @@ async fn serve(
     tunnel: &TunnelPass,
 ) -> Result<Step, Abort> {
     let settings = &tunnel.settings;
-    let upstream = match tunnel.destination.upstream(request, Level::Info) {
-        Ok(upstream) => upstream,
+    let upstream = match tunnel.destination.find(request, Level::Info) {
+        Ok(found) => found.upstream,
         Err(status) => return Ok(Step::Finish(status)),
     };
     // There is none, as CONNECT is let in; what follows the head is for the other end.
@@ -242,7 +248,7 @@ async fn serve(
         }
     };
     let reach = Reach {
-        scheme: b"",
+        scheme: SCHEMES.meant.text.as_bytes(),
         uri: Bytes::new(),
         socket: settings.socket.of_request(request),
         secured: None,

@@ -13,6 +13,9 @@ use crate::uri::{Escape, escape};
 /// nginx's words for a request that has no key, at level `error`; it is answered with 500.
 pub const NO_KEY: &str = "the \"$memcached_key\" variable is not set";
 
+/// nginx's words for [`Fault::InvalidTrailer`], at level `error`.
+pub const INVALID_TRAILER: &str = "memcached sent invalid trailer";
+
 const GET: &[u8] = b"get ";
 const LINE_END: &[u8] = b"\r\n";
 const VALUE: &[u8] = b"VALUE ";
@@ -118,7 +121,7 @@ impl Fault {
             Fault::InvalidKey(line) => for_key("key", line),
             Fault::InvalidFlags(line) => for_key("flags", line),
             Fault::InvalidLength(line) => for_key("length", line),
-            Fault::InvalidTrailer => b"memcached sent invalid trailer".to_vec(),
+            Fault::InvalidTrailer => INVALID_TRAILER.as_bytes().to_vec(),
         }
     }
 }

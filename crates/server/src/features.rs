@@ -23,9 +23,9 @@ use modules::filters::{
 };
 use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
-    flv, headers_more, health_check, index, limit_conn, limit_req, metrics, mirror, mp4,
-    post_action, precompressed, proxy, random_index, realip, referer, rewrite, static_file,
-    stub_status, try_files, tunnel, upstream,
+    flv, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics, mirror, mp4,
+    post_action, precompressed, proxy, random_index, realip, referer, rewrite, scgi, static_file,
+    stub_status, try_files, tunnel, upstream, uwsgi,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -135,22 +135,31 @@ pub const FEATURES: Modules = Modules(&[
         .named(&["ngx_http_ssl_module"])
         .variables(&[transport::tls::variables::find])
         .of_handshakes(&[transport::tls::variables::find]),
-    Entry::of(&[
-        proxy::DIRECTIVES,
-        &proxy::BUFFER_DIRECTIVES,
-        &proxy::COOKIE_DIRECTIVES,
-        &proxy::SSL_DIRECTIVES,
-    ])
-    .variables(&[proxy::variables::find])
-    .survey(proxy::survey)
-    .plan(proxy::check, &[])
-    .content("proxy_pass", proxy::content),
-    Entry::of(&[fastcgi::DIRECTIVES, &fastcgi::BUFFER_DIRECTIVES])
+    Entry::of(&[proxy::DIRECTIVES, &proxy::SSL_DIRECTIVES])
+        .variables(&[proxy::variables::find])
+        .survey(proxy::survey)
+        .plan(proxy::check, &[])
+        .content("proxy_pass", proxy::content),
+    Entry::of(&[fastcgi::DIRECTIVES])
         .named(&["ngx_http_fastcgi_module"])
         .variables(&[fastcgi::script_name::find])
         .survey(fastcgi::survey)
         .plan(fastcgi::check, fastcgi::SHORTCUTS)
         .content("fastcgi_pass", fastcgi::content),
+    Entry::of(&[uwsgi::DIRECTIVES])
+        .named(&["ngx_http_uwsgi_module"])
+        .survey(uwsgi::survey)
+        .plan(uwsgi::check, uwsgi::SHORTCUTS)
+        .content("uwsgi_pass", uwsgi::content),
+    Entry::of(&[scgi::DIRECTIVES])
+        .named(&["ngx_http_scgi_module"])
+        .survey(scgi::survey)
+        .plan(scgi::check, scgi::SHORTCUTS)
+        .content("scgi_pass", scgi::content),
+    Entry::of(&[memcached::DIRECTIVES])
+        .named(&["ngx_http_memcached_module"])
+        .plan(memcached::check, memcached::SHORTCUTS)
+        .content("memcached_pass", memcached::content),
     Entry::of(&[tunnel::DIRECTIVES])
         .named(&["ngx_http_tunnel_module"])
         .plan(tunnel::check, &[])

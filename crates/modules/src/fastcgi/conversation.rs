@@ -19,8 +19,8 @@ use crate::proxy::family::Causes;
 use crate::proxy::response::{
     READING, Reading, UpstreamResponse, bad, examine, note_head, receive, remember, too_big,
 };
+use crate::proxy::sending::{BodyFraming, stream_body, wait_for_peer};
 use crate::proxy::tries::{AttemptError, Conversation, note};
-use crate::proxy::{BodyFraming, stream_body, wait_for_peer};
 
 /// A request as peers get it.
 pub(super) struct Outgoing {

@@ -2,16 +2,13 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. Caching is not here. Servers are chosen and tried, answers buffered and
 //! their heads made the response's as those of `proxy_pass` are (`proxy`); here is what is FastCGI's own. `settings` declares the directives,
-//! `params` writes what the application is told, `conversation` sends it and reads the head of the answer, `body` reads the rest;
+//! `conversation` sends what the application is told (`applications::params`) and reads the head of the answer, `body` reads the rest;
 //! `script_name` has the variables. The framing itself is `proto::fastcgi`.
 
 mod body;
 mod conversation;
-mod params;
 pub mod script_name;
 mod settings;
-
-use std::rc::Rc;
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -20,24 +17,28 @@ use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
+use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
 
-pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, SHORTCUTS, check, content, survey};
+pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 
+use crate::proxy::asking::{Answered, Question, ask_upstream};
 use crate::proxy::attempts::Attempts;
 use crate::proxy::body::{Arrived, Delimited};
-use crate::proxy::connection::{Home, terms};
 use crate::proxy::deliver::Delivery;
+use crate::proxy::destination::{Scheme, Schemes};
 use crate::proxy::response::{Rewriting, is_buffered, refuse_upgrade};
-use crate::proxy::tries::{Asking, Reach, ask, note};
-use crate::proxy::{finish, target};
+use crate::proxy::tries::note;
 use body::RecordsOfBody;
 use conversation::{FastcgiConversation, Outgoing};
-use settings::FastcgiPass;
+use settings::{FastcgiPass, Settings};
 
-/// How the URLs of peers begin in log lines.
-const SCHEME: &[u8] = b"fastcgi://";
+/// FastCGI is all that is spoken, and the address has no scheme.
+static SCHEMES: Schemes = Schemes {
+    meant: Scheme::plain("fastcgi://"),
+    written: &[],
+};
 
 impl Handle for FastcgiPass {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
@@ -53,8 +54,8 @@ async fn serve(
 ) -> Result<Step, Abort> {
     let settings = &pass.settings;
     let passing = &settings.passing;
-    let upstream = match pass.destination.upstream(request, Level::Error) {
-        Ok(upstream) => upstream,
+    let found = match pass.destination.find(request, Level::Error) {
+        Ok(found) => found,
         Err(status) => {
             Attempts::enter(request);
             return Ok(Step::Finish(status));
@@ -70,47 +71,28 @@ async fn serve(
         Err(failed) => return failed.map_or_else(Err, |status| Ok(Step::Finish(status))),
     };
     Attempts::begin_anew(request);
-    let head = match params::write(request, settings) {
+    let head = match write(request, settings) {
         Ok(head) => head,
         Err(status) => return Ok(Step::Finish(status)),
     };
-    let ignore_abort = passing.tries.ignore_client_abort;
-    let group = match target::locate(request, exchange, &upstream, ignore_abort).await {
-        Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(finish(request, status)),
-        Err(_) => {
-            log::error!(request, Info, "client prematurely closed connection");
-            return Err(request.client_left(exchange));
-        }
-    };
-    let mut reach = Reach {
-        scheme: SCHEME,
-        uri: Bytes::new(),
-        socket: passing.socket.of_request(request),
-        secured: None,
-        introduction: Bytes::new(),
-        terms: Bytes::new(),
-    };
-    reach.terms = terms(&pass.place, SCHEME, &group, &reach);
-    let mut selection = group.select(request, passing.tries.next_upstream_tries);
-    let home = Home {
-        local: Rc::clone(&request.local),
-        group,
-    };
     let outgoing = Outgoing { head, begun };
-    let asking = Asking {
-        tries: passing.tries,
-        reach: &reach,
+    let question = Question {
+        passing,
+        found,
+        secured: None,
+        place: &pass.place,
         conversation: FastcgiConversation {
             settings,
             outgoing: &outgoing,
         },
-        home: &home,
     };
-    let asked = ask(request, exchange, &mut selection, &asking).await?;
-    let (mut peer, answer) = match asked {
+    let Answered {
+        mut selection,
+        mut peer,
+        answer,
+    } = match ask_upstream(request, exchange, question).await? {
         Ok(answered) => answered,
-        Err(status) => return Ok(finish(request, status)),
+        Err(step) => return Ok(step),
     };
     let delivery = Delivery {
         passing,
@@ -155,4 +137,19 @@ async fn serve(
     }
     let delimited = Delimited::Own(Box::new(records));
     Ok(delivery.respond(request, peer, head, delimited, arrived))
+}
+
+/// Writes a request up to its body; where it is too long the status to answer with.
+fn write(request: &mut Request, settings: &Settings) -> Result<Bytes, u16> {
+    let mut head = Vec::with_capacity(2048);
+    let mut writer = RequestWriter::new(&mut head, settings.keep_connection);
+    let pass_headers = settings.passing.pass_request_headers;
+    settings.params.write(request, pass_headers, &mut writer);
+    match writer.finish(PARAMS_LENGTH_MAX) {
+        Ok(()) => Ok(head.into()),
+        Err(too_long) => {
+            log::error!(request, Alert, "{too_long}");
+            Err(500)
+        }
+    }
 }

@@ -3,19 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word,
-    parse,
-};
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
 use http::module::{Content, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::temporary_paths::{self, TemporaryPath};
-use http::variables::Compiling as _;
 
-use super::params::{Param, Params};
+use super::SCHEMES;
 use super::script_name::{self, Script};
+use crate::applications::params::{self, ParamLine, Params};
 use crate::proxy::buffers;
 use crate::proxy::destination::Destination;
 use crate::proxy::family::Family;
@@ -40,12 +37,7 @@ static SPLIT_PATH_INFO: Setting<Word> =
         .contexts(HSL)
         .manual("Takes the URI apart: the first group of the regular expression is $fastcgi_script_name, the second $fastcgi_path_info. A URI that does not match is a script's name as a whole.");
 
-static PARAM: Setting<Vec<(Word, Word, bool)>> =
-    Setting::new("fastcgi_param", &["parameter value [if_not_empty]"], params)
-        .contexts(HSL)
-        .arity(Arity::between(2, 3))
-        .inherit(Inherit::List)
-        .manual("A parameter that the application gets. With `if_not_empty` it is left out where its value is empty. One named HTTP_… replaces the field of the request that it would stand for; with the value \"\" neither is sent. Lines of one level replace those of the levels above.");
+static PARAM: Setting<Vec<ParamLine>> = params::setting("fastcgi_");
 
 static KEEP_CONN: Setting<bool> = Setting::new("fastcgi_keep_conn", &["on | off"], parse::flag)
     .contexts(HSL)
@@ -92,43 +84,21 @@ const PASSING: passing::Declared = passing::Declared {
     hidden: &HIDDEN,
 };
 
-/// The directives of this module.
-pub const DIRECTIVES: &[&dyn Declared] = &[
-    &FASTCGI_PASS,
-    &INDEX,
-    &SPLIT_PATH_INFO,
-    &PARAM,
-    &KEEP_CONN,
-    &CATCH_STDERR,
-    &FASTCGI.hide_header,
-    &FASTCGI.pass_header,
-    &FASTCGI.ignore_headers,
-    &FASTCGI.bind,
-    &FASTCGI.connect_timeout,
-    &FASTCGI.send_timeout,
-    &FASTCGI.read_timeout,
-    &FASTCGI.buffering,
-    &FASTCGI.request_buffering,
-    &FASTCGI.pass_request_headers,
-    &FASTCGI.pass_request_body,
-    &FASTCGI.intercept_errors,
-    &FASTCGI.ignore_client_abort,
-    &FASTCGI.next_upstream,
-    &FASTCGI.next_upstream_tries,
-    &FASTCGI.next_upstream_timeout,
-    &FASTCGI.buffer_size,
-    &FASTCGI.force_ranges,
-    &FASTCGI.limit_rate,
-    &FASTCGI.socket_keepalive,
-    &FASTCGI.socket_rcvbuf,
-    &FASTCGI.socket_sndbuf,
-    &FASTCGI.send_lowat,
-    &FASTCGI.store,
-    &FASTCGI.store_access,
+/// What [`Settings`] are made of.
+const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
+    &[&PARAM, &KEEP_CONN, &CATCH_STDERR],
+    &FASTCGI.of_requests(),
+    &BUFFERS.all(),
 ];
 
-/// Those about buffers.
-pub const BUFFER_DIRECTIVES: [&dyn Declared; 5] = BUFFERS.all();
+/// All of this module.
+const ALL: &[&[&dyn Declared]] = &[
+    &[&FASTCGI_PASS, &INDEX, &SPLIT_PATH_INFO, &FASTCGI.send_lowat],
+    &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
+];
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// What is said of prebuilt responses.
 pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
@@ -143,76 +113,17 @@ pub(super) struct Settings {
 }
 
 impl Feature for Settings {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[
-        &PARAM,
-        &KEEP_CONN,
-        &CATCH_STDERR,
-        &FASTCGI.hide_header,
-        &FASTCGI.pass_header,
-        &FASTCGI.ignore_headers,
-        &FASTCGI.bind,
-        &FASTCGI.connect_timeout,
-        &FASTCGI.send_timeout,
-        &FASTCGI.read_timeout,
-        &FASTCGI.buffering,
-        &FASTCGI.request_buffering,
-        &FASTCGI.pass_request_headers,
-        &FASTCGI.pass_request_body,
-        &FASTCGI.intercept_errors,
-        &FASTCGI.ignore_client_abort,
-        &FASTCGI.next_upstream,
-        &FASTCGI.next_upstream_tries,
-        &FASTCGI.next_upstream_timeout,
-        &FASTCGI.buffer_size,
-        &BUFFERS.buffers,
-        &BUFFERS.busy_buffers_size,
-        &BUFFERS.temp_file_write_size,
-        &BUFFERS.max_temp_file_size,
-        &FASTCGI.force_ranges,
-        &FASTCGI.limit_rate,
-        &FASTCGI.socket_keepalive,
-        &FASTCGI.socket_rcvbuf,
-        &FASTCGI.socket_sndbuf,
-        &FASTCGI.store,
-        &FASTCGI.store_access,
-        &BUFFERS.temp_path,
-    ];
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
-        let mut params = Vec::new();
-        for (name, value, if_not_empty) in scope.written(&PARAM)?.unwrap_or_default() {
-            params.push(Param {
-                name: Bytes::copy_from_slice(&name.bytes),
-                value: compiler.text(&Template::parse(&value)?),
-                if_not_empty,
-            });
-        }
-        let is_host = |param: &Param| param.name.eq_ignore_ascii_case(HOST.as_bytes());
-        if !params.iter().any(is_host) {
-            params.push(Param {
-                name: Bytes::from_static(HOST.as_bytes()),
-                value: compiler.text(&host_asked_for()),
-                if_not_empty: true,
-            });
-        }
         let caught = scope.written(&CATCH_STDERR)?.unwrap_or_default();
         Ok(Settings {
             passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
-            params: Params::new(params),
+            params: Params::compile(compiler, scope, &PARAM)?,
             keep_connection: scope.get(&KEEP_CONN)?,
             catch_stderr: caught.into_iter().map(|word| word.bytes).collect(),
         })
-    }
-}
-
-/// The parameter that each application gets, whether a line names it or not.
-const HOST: &str = "HTTP_HOST";
-
-/// Its value where none does.
-fn host_asked_for() -> Template {
-    let variables = ["host", "is_request_port", "request_port"];
-    Template {
-        parts: variables.map(|name| Part::Variable(name.into())).into(),
     }
 }
 
@@ -233,7 +144,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     compiler.directory(&settings.passing.buffers.limits.directory.path);
     let handler = FastcgiPass {
         settings,
-        destination: Destination::compile(compiler, &word)?,
+        destination: Destination::compile(compiler, &word, &SCHEMES)?,
         place: scope.place(&["listen", "server_name"]).into(),
     };
     Ok(Some(Content {
@@ -279,19 +190,4 @@ impl Feature for Script {
             split,
         })
     }
-}
-
-fn params(setter: &Setter<'_>) -> Result<Vec<(Word, Word, bool)>, Fault> {
-    let mut all = Vec::new();
-    for line in setter.lines() {
-        let (name, value, if_not_empty) = match line.args.as_slice() {
-            [name, value] => (name, value, false),
-            [name, value, flag] if &*flag.bytes == b"if_not_empty" => (name, value, true),
-            [_, _, flag] => return Err(Fault::invalid_parameter(flag)),
-            _ => continue, // the arity has been checked
-        };
-        Template::parse(value)?;
-        all.push((name.clone(), value.clone(), if_not_empty));
-    }
-    Ok(all)
 }

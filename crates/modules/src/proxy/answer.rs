@@ -26,6 +26,11 @@ impl AnswerHead {
         }
     }
 
+    /// The head of an answer that has none.
+    pub(crate) fn none() -> AnswerHead {
+        AnswerHead::new(ResponseHead::default(), Vec::new())
+    }
+
     /// The fields that count: of those that come once, the first.
     pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
         let fields = self.head.fields().iter().copied();

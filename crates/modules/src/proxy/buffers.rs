@@ -31,6 +31,25 @@ pub(crate) struct Buffers {
     pub(crate) busy_size: usize,
 }
 
+impl Buffers {
+    /// Of answers that go to the client as they come.
+    pub(crate) fn none() -> Buffers {
+        let limits = Limits {
+            memory_max: 0,
+            file_max: 0,
+            write_size: 0,
+            directory: Arc::new(Directory {
+                path: PathBuf::new(),
+                levels: Vec::new(),
+            }),
+        };
+        Buffers {
+            limits: Arc::new(limits),
+            busy_size: 0,
+        }
+    }
+}
+
 /// The directives of one module.
 pub(crate) struct Family {
     pub(crate) buffers: Setting<(u64, u64)>,

@@ -42,7 +42,7 @@ static COOKIE_FLAGS: Setting<Vec<Written>> =
         .manual("Sets flags of the answer's cookies that have this name, whatever its case, or match the regular expression behind a ~: secure, httponly, samesite=strict, samesite=lax and samesite=none add them; nosecure, nohttponly and nosamesite remove them. Name and flags may hold variables. Of several lines the first that names the cookie holds.");
 
 /// The directives about cookies.
-pub const DIRECTIVES: [&dyn Declared; 3] = [&COOKIE_DOMAIN, &COOKIE_PATH, &COOKIE_FLAGS];
+pub(super) const DIRECTIVES: [&dyn Declared; 3] = [&COOKIE_DOMAIN, &COOKIE_PATH, &COOKIE_FLAGS];
 
 /// A line as written.
 enum Written {

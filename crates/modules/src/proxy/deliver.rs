@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use http::output::Body;
 use http::request::{Request, Step};
+use proto::h1::response::ResponseBody;
 use proto::method::Method;
 
+use super::READING_BODY;
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::body::{Arrived, Delimited, UpstreamBody};
+use super::body::{self, Arrived, Delimited, UpstreamBody};
 use super::connection::UpstreamConnection;
 use super::passing::Passing;
-use super::response::{self, Applied, Rewriting};
+use super::response::{self, Applied, Rewriting, UpstreamResponse};
+use super::tries::note;
 use super::whole::{self, WholeBody};
 use crate::upstream::Selection;
 
@@ -60,6 +63,38 @@ impl Delivery<'_> {
             request.response.content_length = Some(0);
         }
         None
+    }
+
+    /// The body follows as HTTP or the end of the connection delimits it; `may_go_on` tells whether the upstream goes on with that
+    /// behind it.
+    pub(crate) fn deliver(
+        &self,
+        request: &mut Request,
+        peer: UpstreamConnection,
+        answer: UpstreamResponse,
+        may_go_on: bool,
+    ) -> Step {
+        let UpstreamResponse {
+            head,
+            mut rest,
+            beyond,
+        } = answer;
+        let framing = head.body(self.is_head);
+        let said_too_much = matches!(framing, ResponseBody::None) && !rest.is_empty();
+        if said_too_much {
+            // No client waits for what follows such a head, and nothing will look at it.
+            let length = std::mem::take(&mut rest).len() as u64;
+            if !self.is_head {
+                note(request, |attempt, _| attempt.response_length = length);
+                body::told_excess(READING_BODY).write(request);
+            }
+        }
+        let arrived = Arrived {
+            rest,
+            beyond,
+            may_go_on: may_go_on && !said_too_much,
+        };
+        self.respond(request, peer, &head, Delimited::Http(framing), arrived)
     }
 
     /// The body follows.

@@ -17,72 +17,182 @@ use crate::upstream::{Group, Groups};
 /// What an address without a port has.
 const NO_PORT: u16 = 0;
 
+/// How peers are spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scheme {
+    /// How their URLs begin in log lines, and where it may be written.
+    pub(crate) text: &'static str,
+    /// They speak TLS.
+    pub(crate) is_secure: bool,
+}
+
+impl Scheme {
+    /// Without TLS.
+    pub(crate) const fn plain(text: &'static str) -> Scheme {
+        Scheme {
+            text,
+            is_secure: false,
+        }
+    }
+}
+
+/// Those of a module.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Schemes {
+    /// The one that is meant where none is written.
+    pub(crate) meant: Scheme,
+    /// Those that may be written.
+    pub(crate) written: &'static [Scheme],
+}
+
+impl Schemes {
+    /// The scheme of an address, and what follows it.
+    fn split<'a>(&self, text: &'a [u8]) -> (Scheme, &'a [u8]) {
+        for scheme in self.written {
+            if let Some((begin, rest)) = text.split_at_checked(scheme.text.len())
+                && begin.eq_ignore_ascii_case(scheme.text.as_bytes())
+            {
+                return (*scheme, rest);
+            }
+        }
+        (self.meant, text)
+    }
+}
+
 /// HOST:PORT, unix:PATH, or the name of an `upstream` block.
-pub(crate) enum Destination {
-    Fixed(Arc<Group>),
+pub(crate) struct Destination {
+    schemes: &'static Schemes,
+    written: DestinationWritten,
+}
+
+enum DestinationWritten {
+    Fixed(Found),
     /// With variables: found anew for each request.
     Text(Text),
 }
 
+/// Where a request goes.
+#[derive(Clone)]
+pub(crate) struct Found {
+    pub(crate) scheme: Scheme,
+    pub(crate) upstream: Upstream,
+    /// The address as it is written, without the scheme.
+    pub(crate) address: Bytes,
+}
+
 impl Destination {
     /// What this word says.
-    pub(crate) fn compile(compiler: &Compiler<'_>, word: &Word) -> Result<Destination, Fault> {
+    pub(crate) fn compile(
+        compiler: &Compiler<'_>,
+        word: &Word,
+        schemes: &'static Schemes,
+    ) -> Result<Destination, Fault> {
         let template = Template::parse(word)?;
         match template.as_literal() {
-            Some(_) => group_of(compiler, word).map(Destination::Fixed),
-            None => Ok(Destination::Text(compiler.text(&template))),
+            Some(_) => Destination::fixed(compiler, word, schemes),
+            None => Ok(Destination::of_text(compiler.text(&template), schemes)),
+        }
+    }
+
+    /// What it says where variables have no meaning.
+    pub(crate) fn fixed(
+        compiler: &Compiler<'_>,
+        word: &Word,
+        schemes: &'static Schemes,
+    ) -> Result<Destination, Fault> {
+        let (scheme, address) = schemes.split(&word.bytes);
+        let group = group_of(compiler, word, address)?;
+        let found = Found {
+            scheme,
+            upstream: Upstream::Group(group),
+            address: Bytes::copy_from_slice(address),
+        };
+        Ok(Destination {
+            schemes,
+            written: DestinationWritten::Fixed(found),
+        })
+    }
+
+    /// What a text says once it has been made for a request.
+    pub(crate) fn of_text(text: Text, schemes: &'static Schemes) -> Destination {
+        Destination {
+            schemes,
+            written: DestinationWritten::Text(text),
+        }
+    }
+
+    /// Whether it is the same for all requests.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.written, DestinationWritten::Fixed(_))
+    }
+
+    /// Whether peers may speak TLS.
+    pub(crate) fn may_be_secure(&self) -> bool {
+        match &self.written {
+            DestinationWritten::Fixed(found) => found.scheme.is_secure,
+            DestinationWritten::Text(_) => self.schemes.written.iter().any(|it| it.is_secure),
         }
     }
 
     /// Where a request goes, or the status to answer with. `level` is that of the log's line about an address that is none.
-    pub(crate) fn upstream(&self, request: &mut Request, level: Level) -> Result<Upstream, u16> {
-        let text = match self {
-            Destination::Fixed(group) => return Ok(Upstream::Group(Arc::clone(group))),
-            Destination::Text(text) => text.evaluate(request),
+    pub(crate) fn find(&self, request: &mut Request, level: Level) -> Result<Found, u16> {
+        let whole = match &self.written {
+            DestinationWritten::Fixed(found) => return Ok(found.clone()),
+            DestinationWritten::Text(text) => text.evaluate(request),
         };
-        let written = match address::parse(&text) {
-            Ok(written) => written,
-            Err(error) => {
-                let shown = log::Printable(&text);
-                logs::write(
-                    request,
-                    level,
-                    format_args!("{error} in upstream \"{shown}\""),
-                );
-                return Err(500);
-            }
-        };
-        let generation = &request.local.generation;
-        let groups = generation.part::<Groups>().unwrap_or_default();
-        let known = match written.unix {
-            true => None,
-            false => groups.named(written.name, written.port, NO_PORT),
-        };
-        match (known, written.port) {
-            (Some(group), _) => Ok(Upstream::Group(Arc::clone(group))),
-            (None, None) if !written.unix => {
-                let name = log::Printable(written.name);
-                log::error!(request, Error, "no port in upstream \"{name}\"");
-                Err(500)
-            }
-            (None, port) => Ok(match literal(&text, &written) {
-                Some(group) => Upstream::Group(group),
-                None => Upstream::Name {
-                    name: Bytes::copy_from_slice(
-                        written.name.strip_suffix(b".").unwrap_or(written.name),
-                    ),
-                    port: port.unwrap_or(NO_PORT),
-                },
-            }),
-        }
+        let (scheme, text) = self.schemes.split(&whole);
+        Ok(Found {
+            scheme,
+            upstream: upstream(request, text, level)?,
+            address: Bytes::copy_from_slice(text),
+        })
     }
 }
 
-/// The servers of an address without variables.
-fn group_of(compiler: &Compiler<'_>, word: &Word) -> Result<Arc<Group>, Fault> {
+/// The servers of an address that variables have made, or the status to answer with.
+fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u16> {
+    let written = match address::parse(text) {
+        Ok(written) => written,
+        Err(error) => {
+            let shown = log::Printable(text);
+            logs::write(
+                request,
+                level,
+                format_args!("{error} in upstream \"{shown}\""),
+            );
+            return Err(500);
+        }
+    };
+    let generation = &request.local.generation;
+    let groups = generation.part::<Groups>().unwrap_or_default();
+    let known = match written.unix {
+        true => None,
+        false => groups.named(written.name, written.port, NO_PORT),
+    };
+    match (known, written.port) {
+        (Some(group), _) => Ok(Upstream::Group(Arc::clone(group))),
+        (None, None) if !written.unix => {
+            let name = log::Printable(written.name);
+            log::error!(request, Error, "no port in upstream \"{name}\"");
+            Err(500)
+        }
+        (None, port) => Ok(match literal(text, &written) {
+            Some(group) => Upstream::Group(group),
+            None => Upstream::Name {
+                name: Bytes::copy_from_slice(
+                    written.name.strip_suffix(b".").unwrap_or(written.name),
+                ),
+                port: port.unwrap_or(NO_PORT),
+            },
+        }),
+    }
+}
+
+/// The servers of an address without variables, which stands in this word.
+fn group_of(compiler: &Compiler<'_>, word: &Word, address: &[u8]) -> Result<Arc<Group>, Fault> {
     let fault = |text: String| Fault::at(word, text).while_reading();
-    let shown = word.text();
-    let written = address::parse(&word.bytes)
+    let shown = String::from_utf8_lossy(address);
+    let written = address::parse(address)
         .map_err(|error| fault(format!("{error} in upstream \"{shown}\"")))?;
     let groups = compiler.registry::<Groups>();
     let mut groups = groups.borrow_mut();
@@ -99,7 +209,7 @@ fn group_of(compiler: &Compiler<'_>, word: &Word) -> Result<Arc<Group>, Fault> {
         let text = format!("no port in upstream \"{name}\"");
         return Err(fault(text).of_missing(&name, &["upstream"]));
     }
-    if let Some(group) = literal(&word.bytes, &written) {
+    if let Some(group) = literal(address, &written) {
         return Ok(group);
     }
     groups

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Template, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Inherit, Setter, Setting, Template, Word, parse};
 use http::size::WrittenSize;
 
 use super::store::{self, StoreLine};
@@ -52,6 +52,36 @@ impl Family {
     /// The same of one whose servers are applications, of which none says 502 or 504.
     pub(crate) const fn of_applications(prefix: &'static str) -> Family {
         Family::with(prefix, &[CAUSES_OF_APPLICATIONS], causes_of_applications)
+    }
+
+    /// Those that every module has that passes requests on whole: all but `send_lowat`.
+    pub(crate) const fn of_requests(&'static self) -> [&'static dyn Declared; 24] {
+        [
+            &self.hide_header,
+            &self.pass_header,
+            &self.ignore_headers,
+            &self.bind,
+            &self.connect_timeout,
+            &self.send_timeout,
+            &self.read_timeout,
+            &self.buffering,
+            &self.request_buffering,
+            &self.pass_request_headers,
+            &self.pass_request_body,
+            &self.intercept_errors,
+            &self.ignore_client_abort,
+            &self.next_upstream,
+            &self.next_upstream_tries,
+            &self.next_upstream_timeout,
+            &self.buffer_size,
+            &self.force_ranges,
+            &self.limit_rate,
+            &self.socket_keepalive,
+            &self.socket_rcvbuf,
+            &self.socket_sndbuf,
+            &self.store,
+            &self.store_access,
+        ]
     }
 
     const fn with(
@@ -256,6 +286,12 @@ const CAUSES_OF_GATEWAYS: [(&str, Causes); 2] = [
     ("http_504", Causes::HTTP_504),
 ];
 
+/// What those know beside that whose upstreams give values.
+const CAUSES_OF_VALUES: [(&str, Causes); 2] = [
+    ("invalid_response", Causes::INVALID_HEADER),
+    ("not_found", Causes::HTTP_404),
+];
+
 /// `*_next_upstream` where upstreams answer by HTTP.
 fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 3] = [
@@ -274,6 +310,11 @@ fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
 /// `*_next_upstream` where all that can fail is the connection.
 pub(crate) fn causes_of_connections(setter: &Setter<'_>) -> Result<Causes, Fault> {
     causes_among(setter, &[&CAUSES_OF_CONNECTIONS])
+}
+
+/// `*_next_upstream` where the answer is a value or none.
+pub(crate) fn causes_of_values(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    causes_among(setter, &[&CAUSES_OF_CONNECTIONS, &CAUSES_OF_VALUES])
 }
 
 fn causes_among(setter: &Setter<'_>, known: &[&[(&str, Causes)]]) -> Result<Causes, Fault> {

@@ -7,6 +7,7 @@
 //! connections; `connection` is one to a server, `probe` asks one on our own account. Which server of a group is asked is the business of `upstream`.
 
 pub mod answer;
+pub(crate) mod asking;
 pub mod attempts;
 pub(crate) mod body;
 pub(crate) mod buffers;
@@ -20,6 +21,7 @@ mod pace;
 pub(crate) mod passing;
 pub mod probe;
 pub(crate) mod response;
+pub(crate) mod sending;
 mod settings;
 pub(crate) mod socket;
 pub(crate) mod ssl;
@@ -31,50 +33,34 @@ pub(crate) mod tunnel;
 pub mod variables;
 mod whole;
 
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::net::Segment;
-use engine::select::{Either, either};
 use http::body as request_body;
 use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
-use proto::h1::response::ResponseBody;
 use proto::header::Known;
-use transport::Transport;
 
-pub use cookies::DIRECTIVES as COOKIE_DIRECTIVES;
-pub use settings::{BUFFER_DIRECTIVES, DIRECTIVES, Proxy, Settings, check, content, survey};
+pub use settings::{DIRECTIVES, Proxy, Settings, check, content, survey};
 pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
 use attempts::{Attempts, ShownTarget, TARGET};
-use body::Delimited;
 use connection::{Home, UpstreamConnection, ends_of, introduction, terms};
 use deliver::Delivery;
-use family::Causes;
-use passing::Passing;
 use response::{Rewriting, UpstreamResponse};
+use sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
 use settings::HttpVersion;
 use target::Scheme;
-use tries::{Asking, AttemptError, Conversation, Reach, ask, client_left, failed, note};
-
-/// Bytes queued for an upstream beyond which the client is not read on.
-const BACKLOG_MAX: usize = 32 * 1024;
-
-/// What ends a chunked body.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+use tries::{Asking, AttemptError, Conversation, Reach, ask, note};
 
 /// What is done last.
 pub(crate) const READING_BODY: &str = "while reading upstream";
-
-/// What is done then, until the answer begins.
-const SENDING: &str = "while sending request to upstream";
 
 /// A request as peers get it.
 struct Outgoing {
@@ -176,7 +162,7 @@ async fn pass_on(
     let settings = Arc::clone(&proxy.settings);
     let buffered = begun.is_none();
     let secured = match (&proxy.tls, target.scheme) {
-        (Some(tls), Scheme::Https) => match tls.prepare(request, target).await {
+        (Some(tls), Scheme::Https) => match tls.prepare(request, &target.host).await {
             Ok(secured) => Some(secured),
             Err(status) => return Ok(finish(request, status)),
         },
@@ -224,7 +210,7 @@ async fn pass_on(
         home: &home,
     };
     let asked = ask(request, exchange, &mut selection, &asking).await?;
-    let (mut peer, mut answer) = match asked {
+    let (mut peer, answer) = match asked {
         Ok(answered) => answered,
         Err(status) => return Ok(finish(request, status)),
     };
@@ -250,24 +236,8 @@ async fn pass_on(
     if let Some(step) = delivery.apply(request, &mut selection, &mut peer, &answer.head) {
         return Ok(leave(request, peer, &answer, is_head, step));
     }
-    let framing = answer.head.body(is_head);
-    let mut rest = std::mem::take(&mut answer.rest);
-    let said_too_much = matches!(framing, ResponseBody::None) && !rest.is_empty();
-    if said_too_much {
-        // No client waits for what follows such a head, and nothing will look at it.
-        let length = std::mem::take(&mut rest).len() as u64;
-        if !is_head {
-            note(request, |attempt, _| attempt.response_length = length);
-            body::told_excess(READING_BODY).write(request);
-        }
-    }
-    let arrived = body::Arrived {
-        rest,
-        beyond: answer.beyond,
-        may_go_on: answer.keeps_alive() && !said_too_much,
-    };
-    let delimited = Delimited::Http(framing);
-    Ok(delivery.respond(request, peer, &answer.head, delimited, arrived))
+    let may_go_on = answer.keeps_alive();
+    Ok(delivery.deliver(request, peer, answer, may_go_on))
 }
 
 /// Goes on with something else than the answer, whose head alone was of use.
@@ -311,11 +281,11 @@ async fn send(
     let mut sent = outgoing.head.len() as u64;
     peer.stream().push(Segment::Bytes(outgoing.head.clone()));
     peer.asked = true;
+    let passing = &settings.passing;
     let pushed = match &outgoing.begun {
         _ if !settings.passes_body() => Ok(()),
-        None => push_stored_body(request, exchange, settings, peer, &mut sent).await,
+        None => push_stored_body(request, exchange, passing, peer, &mut sent).await,
         Some(begun) => {
-            let passing = &settings.passing;
             stream_body(
                 request, exchange, passing, peer, begun, &AsItCame, &mut sent,
             )
@@ -325,203 +295,5 @@ async fn send(
     note(request, |attempt, _| attempt.bytes_sent += sent);
     pushed?;
     peer.stream().start_send();
-    wait_for_peer(request, exchange, &settings.passing, peer).await
-}
-
-/// How a protocol frames the client's body on its way to a peer.
-pub(crate) trait BodyFraming {
-    /// Queues parts of it; how many bytes that is.
-    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64;
-
-    /// Queues what ends it; how many bytes that is.
-    fn end(&self, request: &Request, stream: &Transport) -> u64;
-}
-
-/// As the client framed it: what came at once is a chunk where that sends chunks.
-struct AsItCame;
-
-impl BodyFraming for AsItCame {
-    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
-        push_parts(request, stream, parts)
-    }
-
-    fn end(&self, request: &Request, stream: &Transport) -> u64 {
-        if !request.body.chunked() {
-            return 0;
-        }
-        stream.push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
-        LAST_CHUNK.len() as u64
-    }
-}
-
-/// Passes the client's body on as it comes, and adds the number of bytes to `sent`. What comes with the body's end leaves
-/// together with it.
-pub(crate) async fn stream_body(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-    begun: &[Bytes],
-    framing: &impl BodyFraming,
-    sent: &mut u64,
-) -> Result<(), AttemptError> {
-    // Small parts must not wait until the peer has confirmed those before them.
-    peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
-    *sent += framing.push(request, peer.stream(), begun);
-    let mut parts = Pieces::new();
-    loop {
-        peer.stream().start_send();
-        parts.clear();
-        let reading = request_body::read_some(request, exchange, &mut parts);
-        let ended = match either(reading, peer.stream().recv(None)).await {
-            Either::First(read) => read.map_err(|refused| match refused {
-                Ok(status) => AttemptError::Refused(status),
-                Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
-            })?,
-            Either::Second(early) => {
-                peer.early = Some(early);
-                peer.asked = false;
-                return Ok(());
-            }
-        };
-        *sent += framing.push(request, peer.stream(), &parts);
-        if ended {
-            break;
-        }
-        wait_for_peer(request, exchange, passing, peer).await?;
-        if peer.early.is_some() {
-            peer.asked = false;
-            return Ok(());
-        }
-    }
-    *sent += framing.end(request, peer.stream());
-    Ok(())
-}
-
-/// The client left while its body was being passed on: what it sent was no whole request.
-fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
-    let Abort::Closed(_) = &abort else {
-        return abort;
-    };
-    log::error!(
-        request,
-        Info,
-        "client prematurely closed connection {SENDING}"
-    );
-    note(request, |attempt, began| {
-        attempt.response_time = began.elapsed()
-    });
-    request.response.status = 400;
-    Abort::Silently
-}
-
-/// Waits while the peer has too much to take already, and has not answered.
-pub(crate) async fn wait_for_peer(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-) -> Result<(), AttemptError> {
-    if peer.stream().backlog() <= BACKLOG_MAX || peer.early.is_some() {
-        return Ok(());
-    }
-    let taken = either(peer.stream().drained(BACKLOG_MAX), peer.stream().recv(None));
-    let taken = if passing.tries.ignore_client_abort {
-        taken.await
-    } else {
-        match either(taken, exchange.client_gone()).await {
-            Either::First(taken) => taken,
-            Either::Second(abort) => {
-                return Err(client_left(request, exchange, &abort, SENDING).into());
-            }
-        }
-    };
-    match taken {
-        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(
-            AttemptError::Failed(failed(request, &error, "send()", SENDING)),
-        ),
-        Either::First(_) => Ok(()),
-        Either::Second(early) => {
-            peer.early = Some(early);
-            Ok(())
-        }
-    }
-}
-
-/// What came of a streamed body at once, framed as the client framed it: one chunk.
-fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
-    let length = parts.iter().map(|part| part.len() as u64).sum();
-    let chunked = request.body.chunked() && length > 0;
-    let line = proto::h1::chunked::ChunkLine::new(length);
-    if chunked {
-        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
-    }
-    for part in parts {
-        stream.push(Segment::Bytes(part.clone()));
-    }
-    if !chunked {
-        return length;
-    }
-    stream.push(Segment::Bytes(Bytes::from_static(b"\r\n")));
-    length + line.as_bytes().len() as u64 + 2
-}
-
-/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`. Of one that an upstream before this
-/// one was given as it came nothing is left.
-async fn push_stored_body(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    peer: &mut UpstreamConnection,
-    sent: &mut u64,
-) -> Result<(), AttemptError> {
-    if let Some(parts) = request.body.in_memory() {
-        for part in parts {
-            *sent += part.len() as u64;
-            peer.stream().push(Segment::Bytes(part.clone()));
-        }
-    } else if let Some(file) = request.body.file().cloned() {
-        let length = request.body.received();
-        if peer.stream().is_secure() {
-            push_file(request, exchange, settings, peer, &file, length).await?;
-        } else {
-            peer.stream().push(Segment::File {
-                file,
-                offset: 0,
-                length,
-            });
-        }
-        *sent += length;
-    }
-    Ok(())
-}
-
-/// Sends a file through TLS, as fast as the peer takes it.
-async fn push_file(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    peer: &mut UpstreamConnection,
-    file: &engine::file::File,
-    length: u64,
-) -> Result<(), AttemptError> {
-    let mut offset = 0;
-    while offset < length && peer.early.is_none() {
-        let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
-        let read = match file.read_at(offset, wanted).await {
-            Ok(read) if !read.is_empty() => read,
-            Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
-            Err(error) => {
-                let error = log::Errno(&error);
-                log::error!(request, Crit, "pread() failed {error} {SENDING}");
-                return Err(AttemptError::Refused(500));
-            }
-        };
-        offset += read.len() as u64;
-        peer.stream().push(Segment::Bytes(read));
-        peer.stream().start_send();
-        wait_for_peer(request, exchange, &settings.passing, peer).await?;
-    }
-    peer.asked = offset == length;
-    Ok(())
+    wait_for_peer(request, exchange, passing, peer).await
 }

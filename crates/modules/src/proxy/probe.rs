@@ -22,9 +22,10 @@ use super::attempts::{Attempt, Attempts, Began};
 use super::connection::{Home, UpstreamConnection, introduction};
 use super::family::Causes;
 use super::response::{self, UpstreamResponse};
+use super::sending::SENDING;
 use super::target::Scheme;
 use super::tries::{Asking, AttemptError, Conversation as _, Reach, connect, failed, note};
-use super::{HttpConversation, Outgoing, Proxy, READING_BODY, SENDING, begin, head};
+use super::{HttpConversation, Outgoing, Proxy, READING_BODY, begin, head};
 use crate::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
@@ -120,7 +121,7 @@ impl Probe<'_> {
         attempts.borrow_mut().began = Began::now();
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
-                let secured = tls.prepare(request, &target).await;
+                let secured = tls.prepare(request, &target.host).await;
                 Some(secured.map_err(|_| Unanswered::NotAsked)?)
             }
             _ => None,

@@ -15,15 +15,16 @@ use proto::h1::response::{NO_HEADER, ResponseBody, ResponseHead, parse};
 use proto::h1::{self, Version};
 use proto::header::Known;
 
+use super::UpstreamConnection;
 use super::answer::{AnswerHead, earlier};
 use super::attempts::Attempts;
 use super::cookies;
 use super::cookies::Cookies;
 use super::family::Causes;
 use super::passing::Passing;
+use super::sending::SENDING;
 use super::settings::Redirect;
 use super::tries::{AttemptError, Failure, client_left, failed, note};
-use super::{SENDING, UpstreamConnection};
 use crate::early_hints;
 
 /// A head that is being read, with its bytes and what came after it.

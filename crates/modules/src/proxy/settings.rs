@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, Part, ScopeRef, Setter, Setting, Template,
-    Word, parse,
+    Word, count_of, joined, parse,
 };
 use framework::compile::{Compiler, Feature};
 use http::module::Content;
@@ -128,47 +128,41 @@ const PASSING: passing::Declared = passing::Declared {
     hidden: &HIDDEN,
 };
 
-/// The directives of this module.
-pub const DIRECTIVES: &[&dyn Declared] = &[
-    &PROXY_PASS,
+/// What [`Settings`] are made of, but for what modules have in common.
+const OF_SETTINGS: &[&dyn Declared] = &[
     &SET_HEADER,
-    &PROXY.hide_header,
-    &PROXY.pass_header,
-    &PROXY.ignore_headers,
-    &REDIRECT,
     &HTTP_VERSION,
     &METHOD,
-    &PROXY.bind,
-    &PROXY.connect_timeout,
-    &PROXY.send_timeout,
-    &PROXY.read_timeout,
-    &PROXY.buffering,
-    &PROXY.request_buffering,
-    &PROXY.pass_request_headers,
-    &PROXY.pass_request_body,
-    &PROXY.intercept_errors,
-    &PROXY.ignore_client_abort,
-    &PROXY.next_upstream,
-    &PROXY.next_upstream_tries,
-    &PROXY.next_upstream_timeout,
-    &PROXY.buffer_size,
     &BODY,
     &PASS_TRAILERS,
     &PROXY_PROTOCOL,
-    &PROXY.force_ranges,
-    &PROXY.limit_rate,
-    &PROXY.socket_keepalive,
-    &PROXY.socket_rcvbuf,
-    &PROXY.socket_sndbuf,
+];
+
+/// What they are made of.
+const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
+    OF_SETTINGS,
+    &PROXY.of_requests(),
+    &BUFFERS.all(),
+    &cookies::DIRECTIVES,
+];
+
+/// What else there is.
+const OTHERS: &[&dyn Declared] = &[
+    &PROXY_PASS,
+    &REDIRECT,
     &PROXY.send_lowat,
-    &PROXY.store,
-    &PROXY.store_access,
     &HEADERS_HASH_MAX_SIZE,
     &HEADERS_HASH_BUCKET_SIZE,
 ];
 
-/// Those about buffers.
-pub const BUFFER_DIRECTIVES: [&dyn Declared; 5] = BUFFERS.all();
+/// All of this module, but for TLS.
+const ALL: &[&[&dyn Declared]] = &[
+    OTHERS,
+    &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
+];
+
+/// The directives of this module, but for TLS.
+pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
 const HIDDEN_FIELDS: &[&dyn Declared] = &[&PROXY.hide_header, &PROXY.pass_header];
@@ -244,46 +238,8 @@ const HIDDEN: [&str; 8] = [
 ];
 
 impl Feature for Settings {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &[
-        &SET_HEADER,
-        &PROXY.hide_header,
-        &PROXY.pass_header,
-        &PROXY.ignore_headers,
-        &HTTP_VERSION,
-        &METHOD,
-        &PROXY.bind,
-        &PROXY.connect_timeout,
-        &PROXY.send_timeout,
-        &PROXY.read_timeout,
-        &PROXY.buffering,
-        &PROXY.request_buffering,
-        &PROXY.pass_request_headers,
-        &PROXY.pass_request_body,
-        &PROXY.intercept_errors,
-        &PROXY.ignore_client_abort,
-        &PROXY.next_upstream,
-        &PROXY.next_upstream_tries,
-        &PROXY.next_upstream_timeout,
-        &PROXY.buffer_size,
-        &BUFFERS.buffers,
-        &BUFFERS.busy_buffers_size,
-        &BUFFERS.temp_file_write_size,
-        &BUFFERS.max_temp_file_size,
-        cookies::DIRECTIVES[0],
-        cookies::DIRECTIVES[1],
-        cookies::DIRECTIVES[2],
-        &BODY,
-        &PASS_TRAILERS,
-        &PROXY_PROTOCOL,
-        &PROXY.force_ranges,
-        &PROXY.limit_rate,
-        &PROXY.socket_keepalive,
-        &PROXY.socket_rcvbuf,
-        &PROXY.socket_sndbuf,
-        &PROXY.store,
-        &PROXY.store_access,
-        &BUFFERS.temp_path,
-    ];
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
         let mut set = Vec::new();

@@ -35,9 +35,9 @@ use transport::tls::upstream::verify::{self, Trusted, Unverified};
 use transport::tls::upstream::{self, HandshakeError, OwnCertificate};
 use transport::tls::{files, pem, provider, settings, suites};
 
-use super::target::Target;
+use super::connection::UpstreamConnection;
+use super::family::Causes;
 use super::tries::{AttemptError, CONNECTING, Failure};
-use super::{Causes, UpstreamConnection};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -48,7 +48,7 @@ pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 const SESSIONS_MAX: usize = 256;
 
 /// The directives of one module.
-pub(super) struct Family {
+pub(crate) struct Family {
     session_reuse: Setting<bool>,
     protocols: Setting<Vec<&'static SupportedProtocolVersion>>,
     ciphers: Setting<Chosen<SupportedCipherSuite>>,
@@ -68,7 +68,7 @@ pub(super) struct Family {
 
 impl Family {
     /// The directives that begin with this prefix and `ssl_`.
-    pub(super) const fn of(prefix: &'static str) -> Family {
+    pub(crate) const fn of(prefix: &'static str) -> Family {
         Family {
             session_reuse: flag(prefix, "ssl_session_reuse", "on")
                 .manual("Resumes TLS sessions with upstreams."),
@@ -142,7 +142,7 @@ impl Family {
     }
 
     /// All of them.
-    pub(super) const fn all(&'static self) -> [&'static dyn Declared; 15] {
+    pub(crate) const fn all(&'static self) -> [&'static dyn Declared; 15] {
         [
             &self.session_reuse,
             &self.protocols,
@@ -174,23 +174,9 @@ static PROXY: Family = Family::of("proxy_");
 /// The directives of this file.
 pub const DIRECTIVES: [&dyn Declared; 15] = PROXY.all();
 
-/// `proxy_ssl_password_file`.
-static PASSWORD_FILE: &Setting<Word> = &PROXY.password_file;
-
-/// Those whose value may have variables.
-const VARYING: [&dyn Declared; 3] = [&PROXY.certificate, &PROXY.certificate_key, &PROXY.name];
-
-/// Looks at what nothing may use and nginx looks at where it meets it: reads the files of `proxy_ssl_password_file`, and refers
-/// to the variables of `proxy_ssl_certificate` and its kin, which must be there.
+/// Looks at what nothing may use of `proxy_ssl_*`.
 pub(super) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    check_passwords(compiler, root, PASSWORD_FILE);
-    for scope in root.tree().scopes() {
-        for declared in VARYING {
-            let lines = scope.own_lines(declared.spec()).into_iter();
-            let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
-            texts.for_each(|template| drop(compiler.text::<Request>(&template)));
-        }
-    }
+    PROXY.check_unused(compiler, root);
 }
 
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
@@ -204,7 +190,7 @@ fn varying(setter: &Setter<'_>) -> Result<Word, Fault> {
 }
 
 /// TLS towards upstreams as a scope wants it.
-pub(super) struct UpstreamTls {
+pub(crate) struct UpstreamTls {
     base: Base,
     /// With the certificate whose path has no variables, or without any.
     config: Arc<ClientConfig>,
@@ -281,8 +267,22 @@ impl Feature for UpstreamTls {
 }
 
 impl Family {
+    /// Looks at what nothing may use and nginx looks at where it meets it: reads the files of `*_ssl_password_file`, and refers
+    /// to the variables of `*_ssl_certificate` and its kin, which must be there.
+    pub(crate) fn check_unused(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+        check_passwords(compiler, root, &self.password_file);
+        let varying: [&dyn Declared; 3] = [&self.certificate, &self.certificate_key, &self.name];
+        for scope in root.tree().scopes() {
+            for declared in varying {
+                let lines = scope.own_lines(declared.spec()).into_iter();
+                let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
+                texts.for_each(|template| drop(compiler.text::<Request>(&template)));
+            }
+        }
+    }
+
     /// TLS as a scope wants it for this module's upstreams.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         &self,
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
@@ -469,15 +469,11 @@ impl Secured {
 }
 
 impl UpstreamTls {
-    /// Finds name and certificate for a request, or the status to answer with.
-    pub(super) async fn prepare(
-        &self,
-        request: &mut Request,
-        target: &Target,
-    ) -> Result<Secured, u16> {
+    /// Finds name and certificate for a request to this host, or the status to answer with.
+    pub(crate) async fn prepare(&self, request: &mut Request, host: &[u8]) -> Result<Secured, u16> {
         let mut name = match &self.name {
             Some(text) => text.evaluate(request).to_vec(),
-            None => target.host.to_vec(),
+            None => host.to_vec(),
         };
         name.truncate(without_port(&name));
         let config = self.config(request).await?;

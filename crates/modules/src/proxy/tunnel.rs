@@ -17,10 +17,11 @@ use proto::base64;
 use proto::header::Known;
 use sha1::{Digest, Sha1};
 
+use super::UpstreamConnection;
 use super::passing::Passing;
 use super::response::{self, READING, UpstreamResponse};
+use super::sending::BACKLOG_MAX;
 use super::tries::note;
-use super::{BACKLOG_MAX, UpstreamConnection};
 
 /// What is being done, as log lines say it.
 const CARRYING: &str = "while proxying upgraded connection";
@@ -38,7 +39,7 @@ pub(crate) struct Limits {
 }
 
 /// Answers 101 to the client and carries bytes both ways.
-pub(super) async fn upgrade(
+pub(crate) async fn upgrade(
     request: &mut Request,
     exchange: &mut Exchange,
     passing: &Passing,

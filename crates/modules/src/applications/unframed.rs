@@ -1,0 +1,285 @@
+//! Applications whose requests have a head and then the body as it is, and whose answers are a head of CGI or of HTTP and then a body up
+//! to its length or to the end of the connection: uwsgi and SCGI. A connection serves one request.
+
+use std::sync::Arc;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use conf::{Fault, ScopeRef, Word};
+use engine::net::Segment;
+use framework::compile::Compiler;
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log::{self, Level};
+use http::module::{Content, Handle, Ran};
+use http::request::{Request, Step};
+use proto::cgi::{self, Form};
+use proto::header::Known;
+use proto::method::Method;
+
+use crate::proxy::asking::{Answered, Question, ask_upstream};
+use crate::proxy::attempts::Attempts;
+use crate::proxy::connection::UpstreamConnection;
+use crate::proxy::deliver::Delivery;
+use crate::proxy::destination::{Destination, Schemes};
+use crate::proxy::family::Causes;
+use crate::proxy::passing::Passing;
+use crate::proxy::response::{
+    READING, Reading, Rewriting, UpstreamResponse, bad, examine, note_head, receive,
+    refuse_upgrade, remember, too_big,
+};
+use crate::proxy::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
+use crate::proxy::ssl::UpstreamTls;
+use crate::proxy::tries::{AttemptError, Conversation, note};
+use crate::proxy::tunnel;
+
+/// A protocol of that kind, with what a scope says of it.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// What a scope says of asking, whatever is spoken.
+    fn passing(&self) -> &Arc<Passing>;
+
+    /// Writes the head of a request; where it cannot be written the status to answer with, and the log has been told.
+    fn write(&self, request: &mut Request) -> Result<Bytes, u16>;
+}
+
+/// `uwsgi_pass` or `scgi_pass` of a location or an `if`.
+pub(crate) struct Pass<P> {
+    protocol: Arc<P>,
+    destination: Destination,
+    /// TLS, where the address may ask for it.
+    tls: Option<Arc<UpstreamTls>>,
+    place: Bytes,
+}
+
+/// What answers where this address is written; `tls` compiles what holds for peers that speak TLS, where some may.
+pub(crate) fn content<P: Protocol>(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+    address: &Word,
+    schemes: &'static Schemes,
+    protocol: Arc<P>,
+    tls: Option<&dyn Fn() -> Result<Arc<UpstreamTls>, Fault>>,
+) -> Result<Content, Fault> {
+    compiler.directory(&protocol.passing().buffers.limits.directory.path);
+    let destination = Destination::compile(compiler, address, schemes)?;
+    let adds_slash = destination.is_fixed();
+    let handler = Pass {
+        protocol,
+        tls: match tls {
+            Some(compile) if destination.may_be_secure() => Some(compile()?),
+            _ => None,
+        },
+        destination,
+        place: scope.place(&["listen", "server_name"]).into(),
+    };
+    Ok(Content {
+        stays_in_limit_except: true,
+        adds_slash,
+        ..Content::of(handler)
+    })
+}
+
+impl<P: Protocol> Handle for Pass<P> {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        request.start_background();
+        Ran::wait(serve(request, exchange, self))
+    }
+}
+
+async fn serve<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    pass: &Pass<P>,
+) -> Result<Step, Abort> {
+    let passing = pass.protocol.passing();
+    let found = match pass.destination.find(request, Level::Error) {
+        Ok(found) => found,
+        Err(status) => {
+            Attempts::enter(request);
+            return Ok(Step::Finish(status));
+        }
+    };
+    // The application is told a length before the body comes, and of chunks that is not known.
+    let stream = !passing.request_buffering
+        && passing.pass_request_body
+        && request.is_main()
+        && !request.body.chunked();
+    let read = match stream {
+        true => request_body::read_at_hand(request, exchange).await,
+        false => request_body::read(request, exchange).await.map(|()| None),
+    };
+    let begun = match read {
+        Ok(begun) => begun,
+        Err(failed) => return failed.map_or_else(Err, |status| Ok(Step::Finish(status))),
+    };
+    Attempts::begin_anew(request);
+    let secured = match &pass.tls {
+        Some(tls) if found.scheme.is_secure => match tls.prepare(request, &found.address).await {
+            Ok(secured) => Some(secured),
+            Err(status) => return Ok(Step::Finish(status)),
+        },
+        _ => None,
+    };
+    let head = match pass.protocol.write(request) {
+        Ok(head) => head,
+        Err(status) => return Ok(Step::Finish(status)),
+    };
+    let outgoing = Outgoing { head, begun };
+    let question = Question {
+        passing,
+        found,
+        secured,
+        place: &pass.place,
+        conversation: UnframedConversation {
+            passing,
+            outgoing: &outgoing,
+        },
+    };
+    let Answered {
+        mut selection,
+        mut peer,
+        answer,
+    } = match ask_upstream(request, exchange, question).await? {
+        Ok(answered) => answered,
+        Err(step) => return Ok(step),
+    };
+    let delivery = Delivery {
+        passing,
+        rewriting: Rewriting::NOTHING,
+        is_head: request.method == Method::Head,
+    };
+    let step = delivery.intercept(request, &mut selection, &mut peer, &answer.head);
+    if step.is_none() && answer.head.is_upgrade() {
+        peer.at_end = selection.at_end(request);
+        return match request.header(Known::Upgrade).is_some() {
+            true => tunnel::upgrade(request, exchange, passing, peer, answer).await,
+            false => Ok(refuse_upgrade(request)),
+        };
+    }
+    let step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, &answer.head));
+    if let Some(step) = step {
+        if let Some(asked) = &request.upstream {
+            asked.end();
+        }
+        return Ok(step);
+    }
+    Ok(delivery.deliver(request, peer, answer, false))
+}
+
+/// A request as peers get it.
+struct Outgoing {
+    /// All that comes before its body.
+    head: Bytes,
+    /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
+    begun: Option<Pieces>,
+}
+
+/// A request and its answer, up to the end of the answer's head.
+struct UnframedConversation<'a> {
+    passing: &'a Passing,
+    outgoing: &'a Outgoing,
+}
+
+impl Conversation for UnframedConversation<'_> {
+    type Answer = UpstreamResponse;
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        let mut sent = 0;
+        let pushed = self.send(request, exchange, peer, &mut sent).await;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        pushed?;
+        peer.stream().start_send();
+        wait_for_peer(request, exchange, self.passing, peer).await?;
+        let mut reading = Reading::default();
+        let read = self.read_head(request, exchange, peer, &mut reading).await;
+        let answer = reading.end();
+        match read {
+            Ok(()) => Ok(answer),
+            Err(ended) => {
+                remember(request, &answer.head);
+                Err(ended)
+            }
+        }
+    }
+
+    fn status(&self, answer: &UpstreamResponse) -> Option<u16> {
+        Some(answer.head.status())
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        self.outgoing.begun.is_none()
+    }
+}
+
+impl UnframedConversation<'_> {
+    /// Queues the request, and counts its bytes in `sent`.
+    async fn send(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+        sent: &mut u64,
+    ) -> Result<(), AttemptError> {
+        let Outgoing { head, begun } = self.outgoing;
+        *sent += head.len() as u64;
+        peer.stream().push(Segment::Bytes(head.clone()));
+        peer.asked = true;
+        match begun {
+            _ if !self.passing.pass_request_body => Ok(()),
+            None => push_stored_body(request, exchange, self.passing, peer, sent).await,
+            Some(begun) => {
+                let passing = self.passing;
+                stream_body(request, exchange, passing, peer, begun, &AsItCame, sent).await
+            }
+        }
+    }
+
+    /// Reads the head of the answer, with what has come behind it.
+    async fn read_head(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+        reading: &mut Reading,
+    ) -> Result<(), AttemptError> {
+        let passing = self.passing;
+        let mut received = 0;
+        loop {
+            let buffer = receive(request, exchange, passing, peer).await?;
+            received += buffer.len();
+            reading.beyond = received.saturating_sub(passing.buffer_size) as u64;
+            let counted = received.min(passing.buffer_size) as u64;
+            note(request, |attempt, _| attempt.bytes_received = counted);
+            reading.bytes.extend_from_slice(&buffer);
+            let parsed = cgi::parse(&reading.bytes, &mut reading.head, Form::StatusLineOrFields);
+            examine(request, passing, reading);
+            match parsed {
+                Ok(Some(length)) if length > passing.buffer_size => return Err(too_big(request)),
+                Ok(Some(length)) => {
+                    // What follows the head lies at the end of what came last.
+                    let unread = reading.bytes.len().saturating_sub(length);
+                    let read = buffer.len().saturating_sub(unread);
+                    reading.rest = buffer;
+                    reading.rest.advance(read);
+                    reading.bytes.truncate(length);
+                    note_head(request, reading.head.status());
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let text = error.log_text(&reading.bytes);
+                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    return Err(bad(Causes::INVALID_HEADER));
+                }
+            }
+            if received >= passing.buffer_size {
+                return Err(too_big(request));
+            }
+        }
+    }
+}

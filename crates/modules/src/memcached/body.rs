@@ -1,0 +1,61 @@
+//! A value, and the lines behind it.
+
+use engine::Buffer;
+use http::exchange::h1::take_front;
+use http::log::Level;
+use http::source::Told;
+use proto::memcached::{Body, INVALID_TRAILER};
+
+use crate::proxy::READING_BODY;
+use crate::proxy::body::{Framed, Framing};
+
+/// What is left of a value.
+pub(super) struct Value {
+    body: Body,
+    /// What is behind the value is not right, and the log has been told.
+    is_faulty: bool,
+}
+
+impl Value {
+    /// Of so many bytes.
+    pub(super) fn new(length: u64) -> Value {
+        Value {
+            body: Body::new(length),
+            is_faulty: false,
+        }
+    }
+
+    /// All of the value has come, and something that is not right behind it: nginx ends the response as if it were.
+    fn invalid(&mut self) -> Framed {
+        self.is_faulty = true;
+        let text = format!("{INVALID_TRAILER} {READING_BODY}");
+        Framed::Told(Told::new(Level::Error, text))
+    }
+}
+
+impl Framing for Value {
+    fn next(&mut self, received: &mut Buffer) -> Framed {
+        if self.is_faulty {
+            return Framed::End { may_go_on: false };
+        }
+        while !received.is_empty() {
+            let Ok(decoded) = self.body.decode(received) else {
+                return self.invalid();
+            };
+            if !decoded.data.is_empty() {
+                return Framed::Bytes(take_front(received, decoded.consumed));
+            }
+            received.advance(decoded.consumed);
+            match decoded.done {
+                true if received.is_empty() => return Framed::End { may_go_on: true },
+                true => return self.invalid(),
+                false => {}
+            }
+        }
+        Framed::Nothing
+    }
+
+    fn closed(&mut self) -> Result<(), String> {
+        Err("upstream prematurely closed connection".to_owned())
+    }
+}

@@ -1,0 +1,95 @@
+//! A request for a value, and the first line of the answer.
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::Segment;
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+use proto::memcached::{Answer, Get, parse};
+
+use super::settings::Settings;
+use crate::proxy::connection::UpstreamConnection;
+use crate::proxy::family::Causes;
+use crate::proxy::response::{READING, bad, note_head, receive, too_big};
+use crate::proxy::tries::{AttemptError, Conversation, note};
+
+/// A request and its answer.
+pub(super) struct MemcachedConversation<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) get: &'a Get,
+}
+
+/// The status of an answer.
+fn status_of(answer: &Answer) -> u16 {
+    match answer {
+        Answer::Value { .. } => 200,
+        Answer::NotFound => 404,
+    }
+}
+
+impl Conversation for MemcachedConversation<'_> {
+    /// What the first line says, and what has come behind it.
+    type Answer = (Answer, Buffer);
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<(Answer, Buffer), AttemptError> {
+        let line = Bytes::copy_from_slice(self.get.line());
+        note(request, |attempt, _| {
+            attempt.bytes_sent += line.len() as u64
+        });
+        peer.stream().push(Segment::Bytes(line));
+        peer.asked = true;
+        peer.stream().start_send();
+        self.read_line(request, exchange, peer).await
+    }
+
+    fn status(&self, (answer, _): &(Answer, Buffer)) -> Option<u16> {
+        Some(status_of(answer))
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        true
+    }
+}
+
+impl MemcachedConversation<'_> {
+    async fn read_line(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<(Answer, Buffer), AttemptError> {
+        let passing = &self.settings.passing;
+        let with_flags = self.settings.gzip_flag != 0;
+        let mut line = Vec::new();
+        loop {
+            let mut buffer = receive(request, exchange, passing, peer).await?;
+            line.extend_from_slice(&buffer);
+            let received = line.len() as u64;
+            note(request, |attempt, _| attempt.bytes_received = received);
+            match parse(&line, self.get, with_flags) {
+                Ok(Some((length, _))) if length > passing.buffer_size => {
+                    return Err(too_big(request));
+                }
+                Ok(Some((length, answer))) => {
+                    let unread = line.len().saturating_sub(length);
+                    buffer.advance(buffer.len().saturating_sub(unread));
+                    note_head(request, status_of(&answer));
+                    return Ok((answer, buffer));
+                }
+                Ok(None) if line.len() >= passing.buffer_size => return Err(too_big(request)),
+                Ok(None) => {}
+                Err(fault) => {
+                    let text = fault.log_text(&line, self.get);
+                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                    return Err(bad(Causes::INVALID_HEADER));
+                }
+            }
+        }
+    }
+}

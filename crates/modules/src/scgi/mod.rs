@@ -1,0 +1,138 @@
+//! `scgi_pass`: requests passed on to an application that speaks SCGI.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_scgi_module.html>. Caching is not here. The way of a request is that of
+//! `applications::unframed`; here are the directives and the netstring that a request begins with. The framing itself is `proto::scgi`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined};
+use framework::compile::{Compiler, Feature};
+use http::log;
+use http::module::{Content, Told};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::temporary_paths::{self, TemporaryPath};
+use proto::scgi::RequestWriter;
+
+use crate::applications::params::{self, ParamLine, Params};
+use crate::applications::unframed::{self, Protocol};
+use crate::proxy::buffers;
+use crate::proxy::destination::{Scheme, Schemes};
+use crate::proxy::family::Family;
+use crate::proxy::passing::{self, Passing};
+
+/// SCGI is all that is spoken, and the address has no scheme.
+static SCHEMES: Schemes = Schemes {
+    meant: Scheme::plain("scgi://"),
+    written: &[],
+};
+
+static SCGI_PASS: Setting<Word> =
+    Setting::new("scgi_pass", &["address"], |setter| setter.word().cloned())
+        .contexts(Contexts::LOCATION.or(Contexts::LOCATION_IF))
+        .inherit(Inherit::Handler)
+        .manual("Passes requests on to an application by SCGI: HOST:PORT, unix:PATH, or the name of an upstream block. Variables may be used. The application is told CONTENT_LENGTH first, as the protocol asks for it; SCGI itself, which it also asks for, is a matter of `scgi_param`, and stands in the file scgi_params.");
+
+static PARAM: Setting<Vec<ParamLine>> = params::setting("scgi_");
+
+/// What it shares with the other modules that pass requests on.
+static SCGI: Family = Family::of_applications("scgi_");
+
+/// What it shares with those that buffer answers.
+static BUFFERS: buffers::Family = buffers::Family::of("scgi_");
+
+/// Where temporary files go that no line gives a directory.
+static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &BUFFERS.temp_path.spec,
+    default: "scgi_temp",
+    levels: &[1, 2],
+};
+
+/// What both families say of passing requests on.
+const PASSING: passing::Declared = passing::Declared {
+    family: &SCGI,
+    buffers: &BUFFERS,
+    temporary_path: &TEMPORARY_PATH,
+    hidden: &[
+        "status",
+        "x-accel-expires",
+        "x-accel-redirect",
+        "x-accel-limit-rate",
+        "x-accel-buffering",
+        "x-accel-charset",
+    ],
+};
+
+/// What [`Settings`] are made of.
+const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[&[&PARAM], &SCGI.of_requests(), &BUFFERS.all()];
+
+/// All of this module.
+const ALL: &[&[&dyn Declared]] = &[
+    &[&SCGI_PASS],
+    &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
+];
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
+
+/// What is said of prebuilt responses.
+pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
+
+/// `scgi_*` of a scope, but for `scgi_pass` itself.
+struct Settings {
+    passing: Arc<Passing>,
+    params: Params,
+}
+
+impl Feature for Settings {
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS);
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
+        Ok(Settings {
+            passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
+            params: Params::compile(compiler, scope, &PARAM)?,
+        })
+    }
+}
+
+impl Protocol for Settings {
+    fn passing(&self) -> &Arc<Passing> {
+        &self.passing
+    }
+
+    fn write(&self, request: &mut Request) -> Result<Bytes, u16> {
+        let mut head = Vec::with_capacity(2048);
+        let length = request.body.length().unwrap_or(request.body.announced());
+        let mut writer = RequestWriter::new(&mut head, length);
+        let pass_headers = self.passing.pass_request_headers;
+        self.params.write(request, pass_headers, &mut writer);
+        match writer.finish() {
+            Ok(()) => Ok(head.into()),
+            Err(zero) => {
+                log::error!(request, Alert, "{zero}");
+                Err(500)
+            }
+        }
+    }
+}
+
+/// What answers where `scgi_pass` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let Some(address) = scope.own(&SCGI_PASS)? else {
+        return Ok(None);
+    };
+    let settings: Arc<Settings> = compiler.feature(scope)?;
+    unframed::content(compiler, scope, &address, &SCHEMES, settings, None).map(Some)
+}
+
+/// Settings are checked wherever they stand, though only `scgi_pass` uses them.
+pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.feature::<Settings>().map(drop)
+}
+
+/// Looks after what stands in the whole configuration.
+pub fn survey(compiler: &Compiler<'_>, _: ScopeRef<'_>) {
+    temporary_paths::add(compiler, &TEMPORARY_PATH);
+}

@@ -1,0 +1,201 @@
+//! `uwsgi_pass`: requests passed on to an application server that speaks uwsgi, such as uWSGI itself.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_uwsgi_module.html>. Caching is not here. The way of a request is that of
+//! `applications::unframed`; here are the directives and the packet that a request begins with. The framing itself is `proto::uwsgi`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conf::{
+    Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, count_of, joined, parse,
+};
+use framework::compile::{Compiler, Feature};
+use http::log;
+use http::module::{Content, Told};
+use http::plan_builder::PlanBuilder;
+use http::request::Request;
+use http::temporary_paths::{self, TemporaryPath};
+use proto::uwsgi::RequestWriter;
+
+use crate::applications::params::{self, ParamLine, Params};
+use crate::applications::unframed::{self, Protocol};
+use crate::proxy::buffers;
+use crate::proxy::destination::{Scheme, Schemes};
+use crate::proxy::family::Family;
+use crate::proxy::passing::{self, Passing};
+use crate::proxy::ssl::{self, UpstreamTls};
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// How peers are spoken to without TLS.
+const PLAIN: Scheme = Scheme::plain("uwsgi://");
+
+static SCHEMES: Schemes = Schemes {
+    meant: PLAIN,
+    written: &[
+        PLAIN,
+        Scheme {
+            text: "suwsgi://",
+            is_secure: true,
+        },
+    ],
+};
+
+static UWSGI_PASS: Setting<Word> =
+    Setting::new("uwsgi_pass", &["[protocol://]address"], |setter| setter.word().cloned())
+        .contexts(Contexts::LOCATION.or(Contexts::LOCATION_IF))
+        .inherit(Inherit::Handler)
+        .manual("Passes requests on to an application server by uwsgi: HOST:PORT, unix:PATH, or the name of an upstream block, with `uwsgi://` or, for TLS, `suwsgi://` before it. Variables may be used.");
+
+static MODIFIER1: Setting<u8> = Setting::new("uwsgi_modifier1", &["number"], modifier)
+    .contexts(HSL)
+    .default("0")
+    .manual("The first byte of each packet, from 0 to 255: what kind of request it is. 0 is for WSGI, 5 for PSGI, 9 for CGI.");
+
+static MODIFIER2: Setting<u8> = Setting::new("uwsgi_modifier2", &["number"], modifier)
+    .contexts(HSL)
+    .default("0")
+    .manual("The fourth byte of each packet, from 0 to 255, whose meaning depends on the first.");
+
+static STRING: Setting<Bytes> = Setting::new("uwsgi_string", &["text"], parse::bytes)
+    .contexts(HSL)
+    .manual("Bytes that each packet has behind its parameters, as they are written here.");
+
+static PARAM: Setting<Vec<ParamLine>> = params::setting("uwsgi_");
+
+/// What it shares with the other modules that pass requests on.
+static UWSGI: Family = Family::of_applications("uwsgi_");
+
+/// What it shares with those that buffer answers.
+static BUFFERS: buffers::Family = buffers::Family::of("uwsgi_");
+
+/// What it shares with those that ask over TLS.
+static TLS: ssl::Family = ssl::Family::of("uwsgi_");
+
+/// Where temporary files go that no line gives a directory.
+static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
+    spec: &BUFFERS.temp_path.spec,
+    default: "uwsgi_temp",
+    levels: &[1, 2],
+};
+
+/// What both families say of passing requests on.
+const PASSING: passing::Declared = passing::Declared {
+    family: &UWSGI,
+    buffers: &BUFFERS,
+    temporary_path: &TEMPORARY_PATH,
+    // Unlike those of FastCGI and SCGI an answer may have a status line, and `Status` is a field like others.
+    hidden: &[
+        "x-accel-expires",
+        "x-accel-redirect",
+        "x-accel-limit-rate",
+        "x-accel-buffering",
+        "x-accel-charset",
+    ],
+};
+
+/// What [`Settings`] are made of.
+const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
+    &[&MODIFIER1, &MODIFIER2, &STRING, &PARAM],
+    &UWSGI.of_requests(),
+    &BUFFERS.all(),
+];
+
+/// All of this module.
+const ALL: &[&[&dyn Declared]] = &[
+    &[&UWSGI_PASS],
+    &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
+    &TLS.all(),
+];
+
+/// The directives of this module.
+pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
+
+/// What is said of prebuilt responses.
+pub const SHORTCUTS: &[Told] = &[Told::Same("it is about what applications are told")];
+
+/// `uwsgi_*` of a scope, but for `uwsgi_pass` itself and TLS.
+struct Settings {
+    passing: Arc<Passing>,
+    params: Params,
+    modifier1: u8,
+    modifier2: u8,
+    string: Bytes,
+}
+
+impl Feature for Settings {
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS);
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
+        Ok(Settings {
+            passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
+            params: Params::compile(compiler, scope, &PARAM)?,
+            modifier1: scope.get(&MODIFIER1)?,
+            modifier2: scope.get(&MODIFIER2)?,
+            string: scope.written(&STRING)?.unwrap_or_default(),
+        })
+    }
+}
+
+/// `uwsgi_ssl_*` of a scope.
+struct Tls(Arc<UpstreamTls>);
+
+impl Feature for Tls {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
+        TLS.compile(compiler, scope).map(|tls| Tls(Arc::new(tls)))
+    }
+}
+
+impl Protocol for Settings {
+    fn passing(&self) -> &Arc<Passing> {
+        &self.passing
+    }
+
+    fn write(&self, request: &mut Request) -> Result<Bytes, u16> {
+        let mut packet = Vec::with_capacity(2048);
+        let mut writer = RequestWriter::new(&mut packet, self.modifier1, self.modifier2);
+        let pass_headers = self.passing.pass_request_headers;
+        self.params.write(request, pass_headers, &mut writer);
+        writer.push_string(&self.string);
+        match writer.finish() {
+            Ok(()) => Ok(packet.into()),
+            Err(too_long) => {
+                log::error!(request, Alert, "{too_long}");
+                Err(500)
+            }
+        }
+    }
+}
+
+/// What answers where `uwsgi_pass` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let Some(address) = scope.own(&UWSGI_PASS)? else {
+        return Ok(None);
+    };
+    let settings: Arc<Settings> = compiler.feature(scope)?;
+    let tls = || {
+        let tls: Arc<Tls> = compiler.feature(scope)?;
+        Ok(Arc::clone(&tls.0))
+    };
+    unframed::content(compiler, scope, &address, &SCHEMES, settings, Some(&tls)).map(Some)
+}
+
+/// Settings are checked wherever they stand, though only `uwsgi_pass` uses them.
+pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    plan.feature::<Settings>().map(drop)
+}
+
+/// Looks after what stands in the whole configuration.
+pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    temporary_paths::add(compiler, &TEMPORARY_PATH);
+    TLS.check_unused(compiler, root);
+}
+
+/// A byte.
+fn modifier(setter: &Setter<'_>) -> Result<u8, Fault> {
+    let number = parse::number(setter)?;
+    u8::try_from(number).map_err(|_| Fault::new("value must be between 0 and 255"))
+}
