@@ -64,6 +64,27 @@ fn options_are_set_before_connecting() {
          location /rcvbuf { proxy_socket_rcvbuf 32k; proxy_pass http://APP; }
          location /sndbuf { proxy_socket_sndbuf 48k; proxy_pass http://APP; }";
     options_are_set(lines, answer);
+    for prefix in ["uwsgi_", "scgi_"] {
+        let lines = lines.replace("proxy_", prefix);
+        options_are_set(&lines.replace("http://", ""), answer);
+    }
+}
+
+#[test]
+fn memcached_is_asked_over_connections_that_are_kept_alive() {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lines = "set $memcached_key key;
+         location /off { memcached_socket_keepalive off; memcached_pass APP; }
+         location /on { memcached_socket_keepalive on; memcached_pass APP; }";
+    let address = upstream.local_addr().unwrap().to_string();
+    let server = Server::start("", &lines.replace("APP", &address));
+    let answer = b"VALUE key 0 2\r\nok\r\nEND\r\n";
+    for (path, wanted) in [("/off", false), ("/on", true)] {
+        let is_on = looked_at(&server, &upstream, path, answer, |socket| {
+            sockopt::socket_keepalive(socket.as_fd()).unwrap()
+        });
+        assert_eq!(is_on, wanted);
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `proxy_ssl_*`: what an upstream sees of the connections that come to it.
+//! `proxy_ssl_*` and `uwsgi_ssl_*`: what an upstream sees of the connections that come to it. The lines here are those of a proxy; with
+//! uwsgi they are the same but for the prefix.
 //! Expected: nginx's documentation, <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Verification is shown by
 //! tests/parity/cases/proxy_ssl.parity.
 //!
@@ -63,6 +64,7 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
     let connection = ServerConnection::new(config).unwrap();
     let mut stream = StreamOwned::new(connection, stream);
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    // A packet of uwsgi has an end like that of a head: see `SPOKEN`.
     let (head, body) = loop {
         let length = stream.read(&mut buffer)?;
         request.extend_from_slice(&buffer[..length]);
@@ -73,7 +75,7 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
     let head = String::from_utf8_lossy(&request[..head]).to_lowercase();
     let announced = head.split("content-length: ").nth(1);
     let announced = announced.and_then(|rest| rest.lines().next());
-    let announced: usize = announced.map_or(0, |length| length.parse().unwrap());
+    let announced: usize = announced.map_or(0, |length| length.trim().parse().unwrap_or(0));
     let mut left = announced - body;
     while left > 0 {
         left -= stream.read(&mut buffer)?;
@@ -99,14 +101,28 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// A server that passes requests on, with these lines in its location.
-fn proxy(port: u16, lines: &str) -> Server {
-    Server::start(
-        "",
-        &format!(
-            "location / {{ proxy_pass https://127.0.0.1:{port}; proxy_http_version 1.1; {lines} }}"
-        ),
-    )
+/// How upstreams are spoken to: the prefix of the directives, and the lines that say where requests go. The packets of uwsgi end here
+/// as heads of HTTP do, and name the length of the body in the same way, so that one upstream does for both.
+const SPOKEN: [(&str, &str); 2] = [
+    (
+        "proxy_",
+        "proxy_pass https://127.0.0.1:PORT; proxy_http_version 1.1;",
+    ),
+    (
+        "uwsgi_",
+        "uwsgi_pass suwsgi://127.0.0.1:PORT; uwsgi_param LENGTH 'content-length: $content_length\n'; uwsgi_string '\r\n\r\n';",
+    ),
+];
+
+/// Runs a test with each of them; it gets what makes a server that passes requests on, with these lines in its location.
+fn each(test: impl Fn(&dyn Fn(u16, &str) -> Server)) {
+    for (prefix, destination) in SPOKEN {
+        test(&|port, lines| {
+            let destination = destination.replace("PORT", &port.to_string());
+            let lines = lines.replace("proxy_", prefix);
+            Server::start("", &format!("location / {{ {destination} {lines} }}"))
+        });
+    }
 }
 
 fn asked(server: &Server, path: &str) -> String {
@@ -126,138 +142,153 @@ fn appears(line: &str, log: impl Fn() -> String) {
 
 #[test]
 fn sessions_are_resumed() {
-    let port = upstream();
-    let server = proxy(port, "");
-    assert!(asked(&server, "/").contains(" name=- full certificates=0 body=0"));
-    assert!(asked(&server, "/").contains(" resumed "));
-    let server = proxy(port, "proxy_ssl_session_reuse off;");
-    for _ in 0..3 {
-        assert!(asked(&server, "/").contains(" full "));
-    }
+    each(|proxy| {
+        let port = upstream();
+        let server = proxy(port, "");
+        assert!(asked(&server, "/").contains(" name=- full certificates=0 body=0"));
+        assert!(asked(&server, "/").contains(" resumed "));
+        let server = proxy(port, "proxy_ssl_session_reuse off;");
+        for _ in 0..3 {
+            assert!(asked(&server, "/").contains(" full "));
+        }
+    });
 }
 
 #[test]
 fn versions_and_ciphers() {
-    let port = upstream();
-    let server = proxy(port, "proxy_ssl_session_reuse off;");
-    assert!(asked(&server, "/").starts_with("TLSv1_3 "));
-    for (cipher, name) in [
-        (
-            "ECDHE-ECDSA-AES128-GCM-SHA256",
-            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-        ),
-        (
-            "ECDHE-ECDSA-CHACHA20-POLY1305",
-            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-        ),
-    ] {
-        let lines = format!("proxy_ssl_protocols TLSv1.2; proxy_ssl_ciphers {cipher};");
-        let seen = asked(&proxy(port, &lines), "/");
-        assert!(seen.starts_with(&format!("TLSv1_2 {name} ")), "{seen}");
-    }
+    each(|proxy| {
+        let port = upstream();
+        let server = proxy(port, "proxy_ssl_session_reuse off;");
+        assert!(asked(&server, "/").starts_with("TLSv1_3 "));
+        for (cipher, name) in [
+            (
+                "ECDHE-ECDSA-AES128-GCM-SHA256",
+                "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            ),
+            (
+                "ECDHE-ECDSA-CHACHA20-POLY1305",
+                "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            ),
+        ] {
+            let lines = format!("proxy_ssl_protocols TLSv1.2; proxy_ssl_ciphers {cipher};");
+            let seen = asked(&proxy(port, &lines), "/");
+            assert!(seen.starts_with(&format!("TLSv1_2 {name} ")), "{seen}");
+        }
+    });
 }
 
 #[test]
 fn names_are_sent() {
-    let port = upstream();
-    for (lines, name) in [
-        ("proxy_ssl_name a.example;", "-"),
-        ("proxy_ssl_server_name on;", "-"), // it is an address
-        (
-            "proxy_ssl_server_name on; proxy_ssl_name a.example:8443;",
-            "a.example",
-        ),
-        (
-            "proxy_ssl_server_name on; proxy_ssl_name $arg_name;",
-            "b.example",
-        ),
-    ] {
-        let seen = asked(&proxy(port, lines), "/?name=b.example");
-        assert!(seen.contains(&format!(" name={name} ")), "{lines} {seen}");
-    }
+    each(|proxy| {
+        let port = upstream();
+        for (lines, name) in [
+            ("proxy_ssl_name a.example;", "-"),
+            ("proxy_ssl_server_name on;", "-"), // it is an address
+            (
+                "proxy_ssl_server_name on; proxy_ssl_name a.example:8443;",
+                "a.example",
+            ),
+            (
+                "proxy_ssl_server_name on; proxy_ssl_name $arg_name;",
+                "b.example",
+            ),
+        ] {
+            let seen = asked(&proxy(port, lines), "/?name=b.example");
+            assert!(seen.contains(&format!(" name={name} ")), "{lines} {seen}");
+        }
+    });
 }
 
 #[test]
 fn certificates_are_shown() {
-    let port = upstream();
-    let path = |name: &str| file(name).display().to_string();
-    let (certificate, key) = (path("client.crt"), path("client.key"));
-    let fixed = format!("proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {key};");
-    let encrypted = format!(
-        "proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {}; proxy_ssl_password_file {};",
-        path("clientenc.key"),
-        path("passwords"),
-    );
-    for lines in [fixed, encrypted] {
-        let seen = asked(&proxy(port, &lines), "/");
-        assert!(seen.contains(" certificates=1 "), "{seen}");
-    }
-    let none = asked(&proxy(port, "proxy_ssl_certificate \"\";"), "/");
-    assert!(none.contains(" certificates=0 "), "{none}");
+    each(|proxy| {
+        let port = upstream();
+        let path = |name: &str| file(name).display().to_string();
+        let (certificate, key) = (path("client.crt"), path("client.key"));
+        let fixed =
+            format!("proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {key};");
+        let encrypted = format!(
+            "proxy_ssl_certificate {certificate}; proxy_ssl_certificate_key {}; proxy_ssl_password_file {};",
+            path("clientenc.key"),
+            path("passwords"),
+        );
+        for lines in [fixed, encrypted] {
+            let seen = asked(&proxy(port, &lines), "/");
+            assert!(seen.contains(" certificates=1 "), "{seen}");
+        }
+        let none = asked(&proxy(port, "proxy_ssl_certificate \"\";"), "/");
+        assert!(none.contains(" certificates=0 "), "{none}");
+    });
 }
 
 /// The files must be readable for workers, who are somebody else.
 #[test]
 fn certificates_by_variables() {
-    let port = upstream();
-    for cache in ["off", "max=2 valid=1m inactive=1m"] {
-        let server = proxy(
-            port,
-            &format!(
-                "proxy_ssl_certificate_cache {cache}; proxy_ssl_session_reuse off; \
+    each(|proxy| {
+        let port = upstream();
+        for cache in ["off", "max=2 valid=1m inactive=1m"] {
+            let server = proxy(
+                port,
+                &format!(
+                    "proxy_ssl_certificate_cache {cache}; proxy_ssl_session_reuse off; \
                  proxy_ssl_certificate $document_root/$arg_name.crt; \
                  proxy_ssl_certificate_key $document_root/$arg_name.key;"
-            ),
-        );
-        for name in ["client.crt", "client.key"] {
-            server.write(name, &std::fs::read(file(name)).unwrap());
+                ),
+            );
+            for name in ["client.crt", "client.key"] {
+                server.write(name, &std::fs::read(file(name)).unwrap());
+            }
+            for _ in 0..2 {
+                let seen = asked(&server, "/?name=client");
+                assert!(seen.contains(" certificates=1 "), "{seen}");
+            }
+            assert_eq!(server.connect().get("/?name=other").unwrap().status, 500);
+            appears("cannot load certificate \"", || server.error_log());
+            // What is kept is used without its file.
+            std::fs::remove_file(server.prefix.join("www/client.key")).unwrap();
+            let status = server.connect().get("/?name=client").unwrap().status;
+            assert_eq!(status, if cache == "off" { 500 } else { 200 });
         }
-        for _ in 0..2 {
-            let seen = asked(&server, "/?name=client");
-            assert!(seen.contains(" certificates=1 "), "{seen}");
-        }
-        assert_eq!(server.connect().get("/?name=other").unwrap().status, 500);
-        appears("cannot load certificate \"", || server.error_log());
-        // What is kept is used without its file.
-        std::fs::remove_file(server.prefix.join("www/client.key")).unwrap();
-        let status = server.connect().get("/?name=client").unwrap().status;
-        assert_eq!(status, if cache == "off" { 500 } else { 200 });
-    }
+    });
 }
 
 #[test]
 fn bodies_out_of_files() {
-    let server = proxy(
-        upstream(),
-        "client_body_buffer_size 1k; client_max_body_size 2m;",
-    );
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    connection
-        .set_read_timeout(Some(support::PATIENCE))
-        .unwrap();
-    let body = vec![b'x'; 1_000_000];
-    let head = "POST / HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n";
-    connection.write_all(head.as_bytes()).unwrap();
-    connection.write_all(&body).unwrap();
-    let mut response = String::new();
-    connection.read_to_string(&mut response).unwrap();
-    assert!(response.ends_with(" body=1000000\n"), "{response}");
+    each(|proxy| {
+        let server = proxy(
+            upstream(),
+            "client_body_buffer_size 1k; client_max_body_size 2m;",
+        );
+        let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        connection
+            .set_read_timeout(Some(support::PATIENCE))
+            .unwrap();
+        let body = vec![b'x'; 1_000_000];
+        let head = "POST / HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n";
+        connection.write_all(head.as_bytes()).unwrap();
+        connection.write_all(&body).unwrap();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).unwrap();
+        assert!(response.ends_with(" body=1000000\n"), "{response}");
+    });
 }
 
 /// nginx has it with a commercial subscription only.
 #[test]
 fn secrets_are_logged() {
-    if is_nginx() {
-        return;
-    }
-    let port = upstream();
-    let server = proxy(
-        port,
-        "proxy_ssl_key_log logs/keys; proxy_ssl_conf_command Options Bugs;",
-    );
-    asked(&server, "/");
-    let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
-    appears("CLIENT_TRAFFIC_SECRET_0 ", keys);
+    each(|proxy| {
+        if is_nginx() {
+            return;
+        }
+        let port = upstream();
+        let server = proxy(
+            port,
+            "proxy_ssl_key_log logs/keys; proxy_ssl_conf_command Options Bugs;",
+        );
+        asked(&server, "/");
+        let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
+        appears("CLIENT_TRAFFIC_SECRET_0 ", keys);
+    });
 }
 
 /// As nginx, which shuts TLS down before it closes a connection.

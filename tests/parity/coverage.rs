@@ -26,17 +26,43 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "daemon pid worker_cpu_affinity worker_processes",
     ),
     (
-        "tests/fastcgi/main.rs",
+        "tests/application_protocols/fastcgi.rs",
         "fastcgi_catch_stderr fastcgi_hide_header fastcgi_index fastcgi_intercept_errors fastcgi_keep_conn fastcgi_next_upstream
          fastcgi_param fastcgi_pass fastcgi_pass_header fastcgi_pass_request_body fastcgi_pass_request_headers
          fastcgi_request_buffering fastcgi_split_path_info fastcgi_buffer_size",
     ),
     (
-        "tests/fastcgi/directives.rs",
-        "fastcgi_bind fastcgi_buffering fastcgi_buffers fastcgi_busy_buffers_size fastcgi_connect_timeout fastcgi_force_ranges
-         fastcgi_ignore_client_abort fastcgi_ignore_headers fastcgi_limit_rate fastcgi_max_temp_file_size
-         fastcgi_next_upstream_timeout fastcgi_next_upstream_tries fastcgi_read_timeout fastcgi_send_timeout fastcgi_store
-         fastcgi_store_access fastcgi_temp_file_write_size fastcgi_temp_path",
+        "tests/application_protocols/directives.rs",
+        "fastcgi_bind fastcgi_buffering fastcgi_buffers fastcgi_busy_buffers_size fastcgi_connect_timeout
+         fastcgi_force_ranges fastcgi_ignore_client_abort fastcgi_ignore_headers fastcgi_limit_rate
+         fastcgi_max_temp_file_size fastcgi_next_upstream_timeout fastcgi_next_upstream_tries fastcgi_read_timeout
+         fastcgi_send_timeout fastcgi_store fastcgi_store_access fastcgi_temp_file_write_size fastcgi_temp_path",
+    ),
+    (
+        "tests/application_protocols/directives.rs",
+        "uwsgi_bind uwsgi_buffering uwsgi_buffers uwsgi_busy_buffers_size uwsgi_connect_timeout uwsgi_force_ranges
+         uwsgi_ignore_client_abort uwsgi_ignore_headers uwsgi_limit_rate uwsgi_max_temp_file_size
+         uwsgi_next_upstream_timeout uwsgi_next_upstream_tries uwsgi_read_timeout uwsgi_send_timeout uwsgi_store
+         uwsgi_store_access uwsgi_temp_file_write_size uwsgi_temp_path",
+    ),
+    (
+        "tests/application_protocols/directives.rs",
+        "scgi_bind scgi_buffering scgi_buffers scgi_busy_buffers_size scgi_connect_timeout scgi_force_ranges
+         scgi_ignore_client_abort scgi_ignore_headers scgi_limit_rate scgi_max_temp_file_size
+         scgi_next_upstream_timeout scgi_next_upstream_tries scgi_read_timeout scgi_send_timeout scgi_store
+         scgi_store_access scgi_temp_file_write_size scgi_temp_path",
+    ),
+    (
+        "tests/application_protocols/unframed.rs",
+        "uwsgi_buffer_size uwsgi_hide_header uwsgi_intercept_errors uwsgi_modifier1 uwsgi_modifier2 uwsgi_next_upstream uwsgi_param uwsgi_pass
+         uwsgi_pass_header uwsgi_pass_request_body uwsgi_pass_request_headers uwsgi_request_buffering uwsgi_string
+         scgi_buffer_size scgi_hide_header scgi_intercept_errors scgi_next_upstream scgi_param scgi_pass
+         scgi_pass_header scgi_pass_request_body scgi_pass_request_headers scgi_request_buffering",
+    ),
+    (
+        "tests/application_protocols/memcached.rs",
+        "memcached_bind memcached_buffer_size memcached_connect_timeout memcached_gzip_flag memcached_next_upstream
+         memcached_next_upstream_timeout memcached_next_upstream_tries memcached_pass memcached_read_timeout",
     ),
     (
         "tests/http2.rs",
@@ -99,12 +125,15 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/upstream_tls.rs",
         "proxy_ssl_certificate proxy_ssl_certificate_cache proxy_ssl_certificate_key proxy_ssl_ciphers
-         proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse",
+         proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
+         uwsgi_ssl_certificate uwsgi_ssl_certificate_cache uwsgi_ssl_certificate_key uwsgi_ssl_ciphers
+         uwsgi_ssl_key_log uwsgi_ssl_password_file uwsgi_ssl_protocols uwsgi_ssl_session_reuse",
     ),
     (
         "tests/upstream_sockets.rs",
-        "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf proxy_socket_keepalive proxy_socket_rcvbuf
-         proxy_socket_sndbuf tunnel_socket_keepalive tunnel_socket_rcvbuf tunnel_socket_sndbuf",
+        "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf memcached_socket_keepalive proxy_socket_keepalive
+         proxy_socket_rcvbuf proxy_socket_sndbuf scgi_socket_keepalive scgi_socket_rcvbuf scgi_socket_sndbuf tunnel_socket_keepalive
+         tunnel_socket_rcvbuf tunnel_socket_sndbuf uwsgi_socket_keepalive uwsgi_socket_rcvbuf uwsgi_socket_sndbuf",
     ),
     ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),
     ("tests/tunnel.rs", "tunnel_buffer_size tunnel_send_timeout"),
@@ -116,6 +145,17 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/video.rs",
         "mp4_limit_rate mp4_limit_rate_after",
     ),
+];
+
+/// Tests whose lines are run for other families of directives as well: the prefix that is written, and those that are put in its place.
+const REPEATED: &[(&str, &str, &[&str])] = &[
+    (
+        "tests/application_protocols/directives.rs",
+        "fastcgi_",
+        &["uwsgi_", "scgi_"],
+    ),
+    ("tests/upstream_tls.rs", "proxy_", &["uwsgi_"]),
+    ("tests/upstream_sockets.rs", "proxy_", &["uwsgi_", "scgi_"]),
 ];
 
 /// Directives whose values no client can tell apart, with the reason.
@@ -134,6 +174,10 @@ const INVISIBLE: &[(&str, &str)] = &[
         "the memory that (de)compression uses",
     ),
     ("open_log_file_cache", "how many log files stay open"),
+    (
+        "memcached_send_timeout",
+        "how long sending may take: what is sent is a line, which the kernel takes at once",
+    ),
     (
         "worker_rlimit_nofile",
         "how many descriptors a process may have; a test of the limit itself sets it for the test",
@@ -235,13 +279,23 @@ fn elsewhere(root: &Path, findings: &mut Vec<String>) -> BTreeSet<&'static str> 
     for (file, names) in ELSEWHERE {
         let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         for name in names.split_whitespace() {
-            match sets(&text, name) {
+            match sets(&text, &as_written(file, name)) {
                 true => drop(set.insert(name)),
                 false => findings.push(format!("{name}: {file} does not set it")),
             }
         }
     }
     set
+}
+
+/// How a test writes the name of a directive.
+fn as_written(file: &str, name: &str) -> String {
+    let repeated = REPEATED.iter().filter(|(repeated, ..)| *repeated == file);
+    let written = repeated.into_iter().find_map(|(_, written, others)| {
+        let stem = others.iter().find_map(|other| name.strip_prefix(other))?;
+        Some(format!("{written}{stem}"))
+    });
+    written.unwrap_or_else(|| name.to_owned())
 }
 
 /// Whether a configuration, or the source of a test with one in it, has a line that sets the directive or parameter.

@@ -54,6 +54,12 @@ pub(super) const SEVERAL: &[&str] = &[
     "fastcgi_param",
     "fastcgi_hide_header",
     "fastcgi_pass_header",
+    "uwsgi_param",
+    "uwsgi_hide_header",
+    "uwsgi_pass_header",
+    "scgi_param",
+    "scgi_hide_header",
+    "scgi_pass_header",
     "modern_browser",
     "ancient_browser",
     "error_log",
@@ -61,6 +67,19 @@ pub(super) const SEVERAL: &[&str] = &[
 
 /// What has to be written along.
 const COMPANIONS: &[(&str, &str)] = &[
+    ("uwsgi_ssl_crl", "uwsgi_ssl_trusted_certificate tls/ca.crt"),
+    (
+        "uwsgi_ssl_verify",
+        "uwsgi_ssl_trusted_certificate tls/ca.crt",
+    ),
+    (
+        "uwsgi_ssl_certificate_key",
+        "uwsgi_ssl_certificate tls/client.crt",
+    ),
+    (
+        "uwsgi_ssl_certificate",
+        "uwsgi_ssl_certificate_key tls/client.key",
+    ),
     (
         "proxy_ssl_certificate",
         "proxy_ssl_certificate_key tls/client.key",

@@ -37,8 +37,12 @@ const FRAME: &[&str] = &[
     // Left out: what one program stores, the next one finds.
     "proxy_store",
     "fastcgi_store",
+    "uwsgi_store",
+    "scgi_store",
     // Written already, as the reference makes the folder in any case.
     "fastcgi_temp_path",
+    "uwsgi_temp_path",
+    "scgi_temp_path",
     "map",
     "geo",
     "split_clients",
@@ -48,6 +52,9 @@ const FRAME: &[&str] = &[
     "charset_map",
     "proxy_pass",
     "fastcgi_pass",
+    "uwsgi_pass",
+    "scgi_pass",
+    "memcached_pass",
     "return",
     "rewrite",
     "set",
@@ -222,7 +229,7 @@ impl Own<'_> {
             .or_else(|| self.of_core(name))
             .or_else(|| self.of_answers(name))
             .or_else(|| self.of_modules(name))
-            .or_else(|| self.of_fastcgi(name))
+            .or_else(|| self.of_applications(name))
             .or_else(|| self.of_proxy(name))
             .or_else(|| self.of_tls(name))
     }
@@ -558,10 +565,10 @@ impl Own<'_> {
         }
     }
 
-    /// What is FastCGI's own; what it shares is as with a proxy.
-    fn of_fastcgi(&mut self, name: &str) -> Option<String> {
+    /// What is the own of FastCGI, uwsgi, SCGI and memcached; what they share is as with a proxy.
+    fn of_applications(&mut self, name: &str) -> Option<String> {
         match name {
-            "fastcgi_param" => {
+            "fastcgi_param" | "uwsgi_param" | "scgi_param" => {
                 let field = self.random.pick(lists::REQUEST_FIELDS);
                 let value = text(self.random);
                 Some(format!("{field} {value}"))
@@ -569,14 +576,26 @@ impl Own<'_> {
             "fastcgi_index" => self.one(&["index.php", "index.html"]),
             "fastcgi_split_path_info" => self.one(&["^(.+?\\.html)(/.*)?$", "^(/a)(.*)$"]),
             "fastcgi_catch_stderr" => self.one(&["Fatal", "\"PHP message\""]),
-            "fastcgi_next_upstream" => self.one(&[
+            "uwsgi_modifier1" | "uwsgi_modifier2" => self.one(&["0", "5", "255"]),
+            "uwsgi_string" => self.one(&["text", "\"\""]),
+            "memcached_gzip_flag" => self.one(&["0", "2"]),
+            "memcached_next_upstream" => self.one(&[
+                "error timeout",
+                "off",
+                "not_found",
+                "invalid_response not_found",
+            ]),
+            "fastcgi_next_upstream" | "uwsgi_next_upstream" | "scgi_next_upstream" => self.one(&[
                 "error timeout",
                 "off",
                 "http_404 http_500 updating",
                 "invalid_header http_403 http_429 non_idempotent",
             ]),
             _ => {
-                let stem = name.strip_prefix("fastcgi_")?;
+                let prefixes = ["fastcgi_", "uwsgi_", "scgi_", "memcached_"];
+                let stem = prefixes
+                    .iter()
+                    .find_map(|prefix| name.strip_prefix(prefix))?;
                 self.of_proxy(&format!("proxy_{stem}"))
             }
         }

@@ -79,6 +79,10 @@ impl MemcachedConversation<'_> {
                 Ok(Some((length, answer))) => {
                     let unread = line.len().saturating_sub(length);
                     buffer.advance(buffer.len().saturating_sub(unread));
+                    if answer == Answer::NotFound {
+                        let text = self.get.not_found_text();
+                        log::error!(request, Info, "{} {READING}", log::Printable(&text));
+                    }
                     note_head(request, status_of(&answer));
                     return Ok((answer, buffer));
                 }

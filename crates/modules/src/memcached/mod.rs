@@ -25,7 +25,7 @@ use crate::proxy::attempts::Attempts;
 use crate::proxy::body::{Arrived, Delimited};
 use crate::proxy::deliver::Delivery;
 use crate::proxy::finish;
-use crate::proxy::response::{READING, Rewriting};
+use crate::proxy::response::Rewriting;
 use body::Value;
 use conversation::MemcachedConversation;
 use settings::MemcachedPass;
@@ -78,8 +78,6 @@ async fn serve(
     peer.at_end = selection.at_end(request);
     let (length, flags) = match answer {
         Answer::NotFound => {
-            let text = get.not_found_text();
-            log::error!(request, Info, "{} {READING}", log::Printable(&text));
             peer.done(rest.is_empty());
             if let Some(asked) = &request.upstream {
                 asked.end();

@@ -1,4 +1,4 @@
-//! Directives that the modules have in common, in the words of this one: two values, and what differs.
+//! Directives that the modules have in common, in the words of FastCGI's and run for each of them: two values, and what differs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,18 +9,28 @@ use std::time::{Duration, Instant};
 
 use support::{PATIENCE, Server, engines};
 
-use super::application::{Application, Seen, end, stdout};
-use super::{ask, each_server, get, plain, status};
+use super::application::{Application, Protocol, Seen};
+use super::{ask, each_engine, get, plain, status};
 
-/// An answer with this head and body.
-fn answer(head: &str, body: &[u8]) -> Vec<Vec<u8>> {
-    let mut bytes = stdout(format!("{head}\r\n\r\n").as_bytes());
-    for part in body.chunks(32_000) {
-        bytes.extend(stdout(part));
+/// Runs a test with each protocol on each engine; `lines` are those of FastCGI, and say APP for the application's address.
+fn each_server(
+    lines: &str,
+    answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
+    test: impl Fn(&Server, &Application),
+) {
+    for protocol in Protocol::ALL {
+        each_engine(
+            protocol,
+            &in_words_of(protocol, lines),
+            answer.clone(),
+            &test,
+        );
     }
-    bytes.extend(stdout(b""));
-    bytes.extend(end());
-    vec![bytes]
+}
+
+/// The lines with the directives of another module.
+fn in_words_of(protocol: Protocol, lines: &str) -> String {
+    lines.replace("fastcgi_", protocol.prefix())
 }
 
 #[test]
@@ -41,14 +51,18 @@ fn time_limits() {
 
 #[test]
 fn an_application_that_does_not_read() {
-    for engine in engines::lines() {
+    for (protocol, engine) in Protocol::ALL
+        .into_iter()
+        .zip(engines::lines().into_iter().cycle())
+    {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let lines = "
             client_max_body_size 0;
             location /short { fastcgi_send_timeout 200ms; fastcgi_read_timeout 200ms; fastcgi_pass APP; }
             location /long { fastcgi_send_timeout 30s; fastcgi_read_timeout 200ms; fastcgi_pass APP; }";
-        let server = Server::start(engine, &lines.replace("APP", &address.to_string()));
+        let lines = in_words_of(protocol, lines).replace("APP", &address.to_string());
+        let server = Server::start(engine, &lines);
         let body = "x".repeat(16 << 20);
         let post = |path: &str| {
             let length = body.len();
@@ -70,7 +84,11 @@ fn an_application_that_does_not_read() {
             while length < 16 << 20 {
                 length += stream.read(&mut part).unwrap();
             }
-            let _ = stream.write_all(&answer("X-A: 1", b"ok").concat());
+            let seen = Seen {
+                protocol,
+                ..Seen::default()
+            };
+            let _ = stream.write_all(&seen.answer("X-A: 1", b"ok").concat());
             thread::sleep(Duration::from_millis(300));
         });
         let (code, took) = post("/long");
@@ -94,8 +112,12 @@ fn an_application_that_does_not_accept() {
     let lines = "
         location /short { fastcgi_connect_timeout 300ms; fastcgi_pass APP; }
         location /long { fastcgi_connect_timeout 2s; fastcgi_pass APP; }";
-    for engine in engines::lines() {
-        let server = Server::start(engine, &lines.replace("APP", &address.to_string()));
+    for (protocol, engine) in Protocol::ALL
+        .into_iter()
+        .zip(engines::lines().into_iter().cycle())
+    {
+        let lines = in_words_of(protocol, lines).replace("APP", &address.to_string());
+        let server = Server::start(engine, &lines);
         let took = |path: &str| {
             let began = Instant::now();
             assert_eq!(status(&get(&server, path)), 504);
@@ -115,8 +137,14 @@ fn other_servers_are_tried() {
         thread::sleep(Duration::from_millis(250));
         Vec::new()
     };
-    for engine in engines::lines() {
-        let (bad, good) = (Application::start(bad), Application::start(plain));
+    for (protocol, engine) in Protocol::ALL
+        .into_iter()
+        .zip(engines::lines().into_iter().cycle())
+    {
+        let (bad, good) = (
+            Application::start(protocol, bad),
+            Application::start(protocol, plain),
+        );
         let lines = "
             location /once { fastcgi_next_upstream_tries 1; fastcgi_pass u; }
             location /twice { fastcgi_next_upstream_tries 2; fastcgi_pass u; }
@@ -124,7 +152,7 @@ fn other_servers_are_tried() {
             location /later { fastcgi_next_upstream_timeout 30s; fastcgi_pass u; }
             [http]
             upstream u { server BAD max_fails=0; server GOOD backup; }";
-        let lines = lines
+        let lines = in_words_of(protocol, lines)
             .replace("BAD", &bad.address())
             .replace("GOOD", &good.address());
         let server = Server::start(engine, &lines);
@@ -167,8 +195,8 @@ fn a_client_that_leaves() {
 #[test]
 fn fields_ranges_and_addresses() {
     let by_uri = |seen: &Seen| match &*seen.uri() {
-        "/accel" => answer("X-Accel-Redirect: /inner", b"own"),
-        _ => answer("Content-Length: 10\r\nX-A: 1", b"0123456789"),
+        "/accel" => seen.answer("X-Accel-Redirect: /inner", b"own"),
+        _ => seen.answer("Content-Length: 10\r\nX-A: 1", b"0123456789"),
     };
     let lines = "
         fastcgi_param URI /accel;
@@ -206,7 +234,7 @@ fn fields_ranges_and_addresses() {
 
 #[test]
 fn the_pace_of_answers() {
-    let large = |_: &Seen| answer("X-A: 1", &[b'x'; 60_000]);
+    let large = |seen: &Seen| seen.answer("X-A: 1", &[b'x'; 60_000]);
     let lines = "
         location /slow { fastcgi_limit_rate 40k; fastcgi_pass APP; }
         location /quick { fastcgi_limit_rate 0; fastcgi_pass APP; }";
@@ -234,7 +262,7 @@ fn answers_are_stored() {
         location /none/ { root temp; fastcgi_store off; fastcgi_pass APP; }";
     each_server(
         lines,
-        |_| answer("X-A: 1", b"stored"),
+        |seen| seen.answer("X-A: 1", b"stored"),
         |server, _| {
             // Worker processes may be of another user.
             let folder = server.prefix.join("temp");
@@ -262,7 +290,7 @@ fn answers_are_stored() {
 #[test]
 fn what_a_slow_client_leaves_goes_to_a_file() {
     const LENGTH: usize = 6 << 20;
-    let large = |_: &Seen| answer("X-A: 1", &vec![b'x'; LENGTH]);
+    let large = |seen: &Seen| seen.answer("X-A: 1", &vec![b'x'; LENGTH]);
     let lines = "
 
         location /file { fastcgi_temp_path temp/one 2; fastcgi_buffers 4 8k; fastcgi_busy_buffers_size 8k; fastcgi_temp_file_write_size 16k;

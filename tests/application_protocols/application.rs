@@ -1,4 +1,4 @@
-//! A FastCGI application of our own: it keeps what it is told, and answers as the test says.
+//! An application of our own that speaks FastCGI, uwsgi or SCGI: it keeps what it is told, and answers as the test says.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,9 +7,36 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+/// What an application speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    #[default]
+    Fastcgi,
+    Uwsgi,
+    Scgi,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Protocol; 3] = [Protocol::Fastcgi, Protocol::Uwsgi, Protocol::Scgi];
+
+    /// How the names of its directives begin.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Protocol::Fastcgi => "fastcgi_",
+            Protocol::Uwsgi => "uwsgi_",
+            Protocol::Scgi => "scgi_",
+        }
+    }
+}
+
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
+    pub(crate) protocol: Protocol,
+    /// Both modifiers of a packet of uwsgi.
+    pub(crate) modifiers: [u8; 2],
+    /// What stands behind the parameters of such a packet.
+    pub(crate) string: String,
     /// Parameters in order.
     pub(crate) params: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -22,6 +49,21 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Bytes of an answer with this head, without its empty line, and this body.
+    pub(crate) fn answer(&self, head: &str, body: &[u8]) -> Vec<Vec<u8>> {
+        let head = format!("{head}\r\n\r\n");
+        if self.protocol != Protocol::Fastcgi {
+            return vec![[head.as_bytes(), body].concat()];
+        }
+        let mut bytes = stdout(head.as_bytes());
+        for part in body.chunks(32_000) {
+            bytes.extend(stdout(part));
+        }
+        bytes.extend(stdout(b""));
+        bytes.extend(end());
+        vec![bytes]
+    }
+
     /// The parameter `URI`.
     pub(crate) fn uri(&self) -> String {
         let uri = self.params.iter().find(|(name, _)| name == "URI");
@@ -41,6 +83,7 @@ pub(crate) struct Application {
 impl Application {
     /// Listens; each part of an answer is sent by itself.
     pub(crate) fn start(
+        protocol: Protocol,
         answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> Application {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -57,7 +100,7 @@ impl Application {
             for stream in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
-                thread::spawn(move || serve(stream, &seen, &*answer));
+                thread::spawn(move || serve(stream, protocol, &seen, &*answer));
             }
         });
         application
@@ -72,15 +115,26 @@ impl Application {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
 
+    /// How many requests have come.
+    pub(crate) fn requests(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-fn serve(mut stream: TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) {
+fn serve(mut stream: TcpStream, protocol: Protocol, seen: &Mutex<Vec<Seen>>, answer: &Answer) {
     let _ = stream.set_nodelay(true);
     let peer = stream.peer_addr().unwrap().ip().to_string();
-    while let Some(mut request) = read_request(&mut stream) {
+    let read = match protocol {
+        Protocol::Fastcgi => read_request,
+        Protocol::Uwsgi => read_packet,
+        Protocol::Scgi => read_netstring,
+    };
+    while let Some(mut request) = read(&mut stream) {
+        request.protocol = protocol;
         request.peer.clone_from(&peer);
         seen.lock().unwrap().push(request.clone());
         let parts = answer(&request);
@@ -132,6 +186,72 @@ fn read_request(stream: &mut TcpStream) -> Option<Seen> {
             _ => panic!("record of type {kind}"),
         }
     }
+}
+
+/// A packet of uwsgi, and the body by its `CONTENT_LENGTH`.
+fn read_packet(stream: &mut TcpStream) -> Option<Seen> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).ok()?;
+    let [modifier1, low, high, modifier2] = header;
+    let mut content = vec![0; usize::from(u16::from_le_bytes([low, high]))];
+    stream.read_exact(&mut content).ok()?;
+    let mut seen = Seen {
+        modifiers: [modifier1, modifier2],
+        ..Seen::default()
+    };
+    let mut rest = &content[..];
+    let text = |rest: &mut &[u8]| -> Option<String> {
+        let (length, behind) = rest.split_first_chunk::<2>()?;
+        let (text, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+        *rest = behind;
+        Some(String::from_utf8_lossy(text).into_owned())
+    };
+    while !rest.is_empty() {
+        let before = rest;
+        let (Some(name), Some(value)) = (text(&mut rest), text(&mut rest)) else {
+            seen.string = String::from_utf8_lossy(before).into_owned();
+            break;
+        };
+        seen.params.push((name, value));
+    }
+    read_body(stream, &mut seen)?;
+    Some(seen)
+}
+
+/// A netstring of SCGI, and the body by its `CONTENT_LENGTH`.
+fn read_netstring(stream: &mut TcpStream) -> Option<Seen> {
+    let mut length = 0;
+    loop {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        match byte {
+            [b':'] => break,
+            [digit] => length = length * 10 + usize::from(digit - b'0'),
+        }
+    }
+    let mut content = vec![0; length + 1];
+    stream.read_exact(&mut content).ok()?;
+    assert_eq!(content.pop(), Some(b','));
+    assert_eq!(content.pop(), Some(0));
+    let mut seen = Seen::default();
+    let texts: Vec<_> = content.split(|byte| *byte == 0).collect();
+    for pair in texts.chunks(2) {
+        let text = |at: usize| String::from_utf8_lossy(pair[at]).into_owned();
+        seen.params.push((text(0), text(1)));
+    }
+    assert_eq!(seen.params[0].0, "CONTENT_LENGTH");
+    read_body(stream, &mut seen)?;
+    Some(seen)
+}
+
+fn read_body(stream: &mut TcpStream, seen: &mut Seen) -> Option<()> {
+    let length = seen
+        .params
+        .iter()
+        .find(|(name, _)| name == "CONTENT_LENGTH");
+    let length = length.and_then(|(_, value)| value.parse().ok());
+    seen.body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut seen.body).ok()
 }
 
 fn read_params(mut bytes: &[u8]) -> Vec<(String, String)> {

@@ -1,70 +1,19 @@
-//! `fastcgi_pass` from outside: what applications are told, what becomes of their answers, good and bad, and a real php-fpm.
-//!
-//! On both engines; TIDEGATE_BINARY with nginx 1.31 checks what is expected.
+//! What is FastCGI's own.
 
-mod application;
-mod directives;
-mod php;
-
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
-use support::{PATIENCE, Server, engines, is_nginx};
+use support::{Server, engines, is_nginx};
 
-use application::{Application, Seen, end, stderr, stdout};
+use super::application::{Application, Protocol, Seen, end, stderr, stdout};
+use super::{ask, each_engine, get, pairs, plain, status};
 
-/// Runs a test on each engine with an application; `APP` in `lines` is its address.
+/// Runs a test on each engine with an application that speaks FastCGI.
 fn each_server(
     lines: &str,
     answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Application),
 ) {
-    for engine in engines::lines() {
-        let application = Application::start(answer.clone());
-        let lines = lines.replace("APP", &application.address());
-        let server = Server::start(engine, &lines);
-        test(&server, &application);
-    }
-}
-
-/// All that comes for a request on a connection of its own: head and body as they came.
-fn ask(server: &Server, request: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn get(server: &Server, path: &str) -> String {
-    ask(
-        server,
-        &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
-    )
-}
-
-fn status(answer: &str) -> u16 {
-    let status = answer.split(' ').nth(1);
-    status.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// An answer without more to it.
-fn plain(_: &Seen) -> Vec<Vec<u8>> {
-    vec![
-        [
-            stdout(b"Content-Type: text/plain\r\n\r\nok"),
-            stdout(b""),
-            end(),
-        ]
-        .concat(),
-    ]
-}
-
-fn pairs(text: &[(&str, &str)]) -> Vec<(String, String)> {
-    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    text.iter().map(owned).collect()
+    each_engine(Protocol::Fastcgi, lines, answer, test);
 }
 
 #[test]
@@ -465,8 +414,8 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
         [http]
         upstream u { server APP max_fails=0; server GOOD backup; }";
     for engine in engines::lines() {
-        let bad = Application::start(answer);
-        let good = Application::start(plain);
+        let bad = Application::start(Protocol::Fastcgi, answer);
+        let good = Application::start(Protocol::Fastcgi, plain);
         let lines = lines
             .replace("APP", &bad.address())
             .replace("GOOD", &good.address());
