@@ -343,7 +343,7 @@ fn addresses_and_time_limits() {
     let lines = "
         set $memcached_key $uri;
         location /short { memcached_connect_timeout 300ms; memcached_pass VALUES; }
-        location /long { memcached_connect_timeout 2s; memcached_pass VALUES; }";
+        location /long { memcached_connect_timeout 2s; memcached_send_timeout 1ms; memcached_pass VALUES; }";
     for engine in engines::lines() {
         let server = Server::start(engine, &lines.replace("VALUES", &address.to_string()));
         let took = |path: &str| {

@@ -5,6 +5,7 @@
 //! docs/directives/README.md. Nothing counts by being named in this file: a case must set in its configuration what it
 //! says that it covers, and a test of [`ELSEWHERE`] must set the directive too.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -147,16 +148,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Tests whose lines are run for other families of directives as well: the prefix that is written, and those that are put in its place.
-const REPEATED: &[(&str, &str, &[&str])] = &[
-    (
-        "tests/application_protocols/directives.rs",
-        "fastcgi_",
-        &["uwsgi_", "scgi_"],
-    ),
-    ("tests/upstream_tls.rs", "proxy_", &["uwsgi_"]),
-    ("tests/upstream_sockets.rs", "proxy_", &["uwsgi_", "scgi_"]),
-];
+/// Says of which tests the lines are run for other families of directives as well; the file explains itself.
+const REPEATED: &str = "tests/repeated-directives.txt";
 
 /// Directives whose values no client can tell apart, with the reason.
 const INVISIBLE: &[(&str, &str)] = &[
@@ -276,10 +269,12 @@ fn values<'a>(
 /// The directives of [`ELSEWHERE`] that the tests named there set. The others are findings.
 fn elsewhere(root: &Path, findings: &mut Vec<String>) -> BTreeSet<&'static str> {
     let mut set = BTreeSet::new();
+    let repeated = std::fs::read_to_string(root.join(REPEATED)).unwrap_or_default();
     for (file, names) in ELSEWHERE {
         let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         for name in names.split_whitespace() {
-            match sets(&text, &as_written(file, name)) {
+            let mut names = as_written(&repeated, file, name).into_iter();
+            match names.any(|name| sets(&text, &name)) {
                 true => drop(set.insert(name)),
                 false => findings.push(format!("{name}: {file} does not set it")),
             }
@@ -288,14 +283,19 @@ fn elsewhere(root: &Path, findings: &mut Vec<String>) -> BTreeSet<&'static str> 
     set
 }
 
-/// How a test writes the name of a directive.
-fn as_written(file: &str, name: &str) -> String {
-    let repeated = REPEATED.iter().filter(|(repeated, ..)| *repeated == file);
-    let written = repeated.into_iter().find_map(|(_, written, others)| {
-        let stem = others.iter().find_map(|other| name.strip_prefix(other))?;
-        Some(format!("{written}{stem}"))
-    });
-    written.unwrap_or_else(|| name.to_owned())
+/// How a test writes the name of a directive: as it is, or as that of the family that is repeated for this one.
+fn as_written<'a>(repeated: &str, file: &str, name: &'a str) -> Vec<Cow<'a, str>> {
+    let mut names = vec![Cow::Borrowed(name)];
+    for line in repeated.lines() {
+        let mut words = line.split(' ');
+        if words.next() == Some(file)
+            && let Some(prefix) = words.next()
+        {
+            let stems = words.filter_map(|other| name.strip_prefix(other));
+            names.extend(stems.map(|stem| Cow::Owned(format!("{prefix}{stem}"))));
+        }
+    }
+    names
 }
 
 /// Whether a configuration, or the source of a test with one in it, has a line that sets the directive or parameter.

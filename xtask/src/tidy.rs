@@ -303,8 +303,14 @@ fn resolve(page: &str, target: &str) -> String {
 fn untested_directives(root: &Path, files: &[String]) -> Vec<String> {
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let mut words: BTreeSet<String> = BTreeSet::new();
+    let repeated = read(REPEATED);
     for file in files.iter().filter(|file| may_test_directives(file)) {
-        words.extend(words_without_lists(&read(file)));
+        let written = words_without_lists(&read(file));
+        for (prefix, other) in repetitions(&repeated, file) {
+            let stems = written.iter().filter_map(|word| word.strip_prefix(prefix));
+            words.extend(stems.map(|stem| format!("{other}{stem}")));
+        }
+        words.extend(written);
     }
     let table = read("docs/directives/README.md");
     let names = table
@@ -314,6 +320,23 @@ fn untested_directives(root: &Path, files: &[String]) -> Vec<String> {
         .filter(|name| !words.contains(*name))
         .map(|name| format!("docs/directives/README.md:1: no test below tests/ sets `{name}`"))
         .collect()
+}
+
+/// Says of which tests the lines are run for other families of directives as well; the file explains itself.
+const REPEATED: &str = "tests/repeated-directives.txt";
+
+/// The prefix that is written in a test, and each that is put in its place.
+fn repetitions<'a>(list: &'a str, file: &str) -> Vec<(&'a str, &'a str)> {
+    let mut all = Vec::new();
+    for line in list.lines() {
+        let mut words = line.split(' ');
+        if words.next() == Some(file)
+            && let Some(prefix) = words.next()
+        {
+            all.extend(words.map(|other| (prefix, other)));
+        }
+    }
+    all
 }
 
 /// Whether a directive that the file names is tested by it: not in lists of directives, in what nginx answered, or in
@@ -326,6 +349,7 @@ fn may_test_directives(file: &str) -> bool {
         && ![
             "tests/parity/coverage.rs",
             "tests/parity/version-differences.txt",
+            REPEATED,
         ]
         .contains(&file)
 }
