@@ -98,6 +98,27 @@ impl Framing for RecordsOfBody {
         Framed::Nothing
     }
 
+    fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
+        let mut decoder = self.decoder.clone();
+        let (mut at, mut content) = (0, None);
+        loop {
+            let decoded = decoder.decode(received.get(at..)?).ok()?;
+            match decoded.event? {
+                Event::Stdout(stretch) if content.is_none() => {
+                    content = Some(at + stretch.start..at + stretch.end);
+                }
+                Event::StdoutEnd => {}
+                Event::End(_) if at + decoded.consumed == received.len() => break,
+                _ => return None,
+            }
+            at += decoded.consumed;
+        }
+        let content = content.unwrap_or_default();
+        received.truncate(content.end);
+        received.advance(content.start);
+        Some(true)
+    }
+
     fn closed(&mut self) -> Result<(), String> {
         let closed = self.decoder.closed(self.needs_end);
         closed.map_err(|fault| fault.to_string())

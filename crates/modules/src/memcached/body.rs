@@ -55,6 +55,24 @@ impl Framing for Value {
         Framed::Nothing
     }
 
+    fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
+        let length = usize::try_from(self.body.remaining()).ok()?;
+        let mut body = self.body.clone();
+        let mut at = 0;
+        loop {
+            let decoded = body.decode(received.get(at..)?).ok()?;
+            at += decoded.consumed;
+            match decoded.done {
+                true if at == received.len() => break,
+                true => return None,
+                false if decoded.consumed == 0 => return None,
+                false => {}
+            }
+        }
+        received.truncate(length);
+        Some(true)
+    }
+
     fn closed(&mut self) -> Result<(), String> {
         Err("upstream prematurely closed connection".to_owned())
     }

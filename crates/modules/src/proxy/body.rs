@@ -67,6 +67,13 @@ pub(crate) trait Framing {
 
     /// The upstream sends nothing more: whether that is the end of the body, or what there is to log of one that has none.
     fn closed(&mut self) -> Result<(), String>;
+
+    /// Where a body has come whole in one piece, and there is nothing to log of it: leaves that piece alone in `received`, and tells
+    /// whether the connection may serve another request. Else nothing has changed.
+    fn whole(&mut self, received: &mut Buffer) -> Option<bool> {
+        let _ = received;
+        None
+    }
 }
 
 /// What is next in a body that lies in a framing.

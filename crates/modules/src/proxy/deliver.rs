@@ -103,8 +103,8 @@ impl Delivery<'_> {
         request: &mut Request,
         peer: UpstreamConnection,
         head: &AnswerHead,
-        delimited: Delimited,
-        arrived: Arrived,
+        mut delimited: Delimited,
+        mut arrived: Arrived,
     ) -> Step {
         let passing = self.passing;
         let holds = response::is_buffered(passing, head);
@@ -119,12 +119,9 @@ impl Delivery<'_> {
             false => 0,
         };
         let seen = Attempts::enter(request);
-        if let Delimited::Http(framing) = &delimited
-            && whole::is_whole(framing, &arrived)
-            && rate == 0
-            && passing.store.is_none()
-        {
-            let body = WholeBody::new(peer, seen, arrived, holds);
+        let length = arrived.rest.len() as u64;
+        if rate == 0 && passing.store.is_none() && whole::is_whole(&mut delimited, &mut arrived) {
+            let body = WholeBody::new(peer, seen, arrived, length, holds);
             return Step::Respond(Body::Source(Box::new(body)));
         }
         let body = UpstreamBody::new(peer, seen, passing, delimited, arrived, holds, rate);

@@ -11,7 +11,7 @@ use http::source::{Given, Source, Told};
 use proto::h1::response::ResponseBody;
 
 use super::attempts::Attempts;
-use super::body::{self, Arrived};
+use super::body::{self, Arrived, Delimited};
 use super::response::WHILE_READING;
 use super::tries::told_left;
 use super::{READING_BODY, UpstreamConnection};
@@ -20,6 +20,8 @@ use super::{READING_BODY, UpstreamConnection};
 pub(super) struct WholeBody {
     /// What `$upstream_*` tell, of which the body goes on to write the end: as in nginx, the head of the response has left then.
     seen: Rc<Attempts>,
+    /// How many bytes came for it.
+    length: u64,
     /// Until it is given; may be empty.
     bytes: Option<Bytes>,
     /// See [`Arrived::beyond`].
@@ -28,27 +30,34 @@ pub(super) struct WholeBody {
     flush: bool,
 }
 
-/// Whether nothing is missing of a body, and nothing has come behind it.
-pub(super) fn is_whole(framing: &ResponseBody, arrived: &Arrived) -> bool {
-    let length = match framing {
-        ResponseBody::None => 0,
-        ResponseBody::Length(length) => *length,
-        ResponseBody::Chunked | ResponseBody::UntilClose => return false,
+/// Whether nothing is missing of a body, and nothing has come behind it; `arrived` holds it alone then.
+pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool {
+    let length = match delimited {
+        Delimited::Http(ResponseBody::None) => 0,
+        Delimited::Http(ResponseBody::Length(length)) => *length,
+        Delimited::Http(ResponseBody::Chunked | ResponseBody::UntilClose) => return false,
+        Delimited::Own(framing) => {
+            let whole = framing.whole(&mut arrived.rest);
+            arrived.may_go_on &= whole.unwrap_or(true);
+            return whole.is_some();
+        }
     };
     arrived.rest.len() as u64 == length
 }
 
 impl WholeBody {
-    /// Lets the connection go.
+    /// Lets the connection go. The body came with `length` bytes, its framing among them.
     pub(super) fn new(
         peer: UpstreamConnection,
         seen: Rc<Attempts>,
         arrived: Arrived,
+        length: u64,
         buffered: bool,
     ) -> WholeBody {
         body::let_go(peer, &seen, arrived.may_go_on);
         WholeBody {
             seen,
+            length,
             bytes: Some(arrived.rest.into_bytes()),
             beyond: arrived.beyond,
             flush: !buffered,
@@ -66,7 +75,7 @@ impl Source for WholeBody {
     fn next(&mut self) -> Given {
         if let Some(bytes) = self.bytes.take() {
             self.seen.borrow_mut().note(|attempt, began| {
-                attempt.response_length += bytes.len() as u64;
+                attempt.response_length += self.length;
                 attempt.bytes_received += self.beyond;
                 attempt.response_time = began.elapsed();
             });
