@@ -8,6 +8,7 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 use proto::cgi::Variables;
+use proto::header::Known;
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
@@ -135,14 +136,14 @@ impl Params {
         }
         let fields = || request.client.known_headers();
         for (at, (known, name, _)) in fields().enumerate() {
-            let same = |other: &[u8]| other.eq_ignore_ascii_case(name);
-            let is_told = fields().take(at).any(|(_, other, _)| same(other));
+            let is_it = move |(other_known, other, _): &(Known, &[u8], &[u8])| {
+                *other_known == known && other.eq_ignore_ascii_case(name)
+            };
+            let is_told = fields().take(at).any(|field| is_it(&field));
             if is_told || self.replace(name) {
                 continue;
             }
-            let values = fields().filter(move |(other_known, other, _)| {
-                *other_known == known && other.eq_ignore_ascii_case(name)
-            });
+            let values = fields().filter(is_it);
             writer.push_field(name, values.map(|(_, _, value)| value));
         }
     }
