@@ -23,7 +23,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use variables::name::variable_name;
 
-use crate::proxy::attempts::Attempts;
+use crate::passing::attempts::Attempts;
 use crate::rewrite::Target;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);

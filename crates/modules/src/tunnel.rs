@@ -23,15 +23,15 @@ use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-use crate::proxy::attempts::Attempts;
-use crate::proxy::connection::{Home, UpstreamConnection};
-use crate::proxy::destination::{Destination, Scheme, Schemes};
-use crate::proxy::family::{Causes, Family, causes_of_connections};
-use crate::proxy::finish;
-use crate::proxy::socket::SocketSettings;
-use crate::proxy::target;
-use crate::proxy::tries::{self, Asking, AttemptError, Conversation, Reach, Tries};
-use crate::proxy::tunnel::{self, Limits};
+use crate::passing::attempts::Attempts;
+use crate::passing::connection::{Home, UpstreamConnection};
+use crate::passing::destination::{Destination, Scheme, Schemes};
+use crate::passing::family::{Causes, Family, causes_of_connections};
+use crate::passing::finish;
+use crate::passing::locate::locate;
+use crate::passing::socket::SocketSettings;
+use crate::passing::tries::{self, Asking, AttemptError, Conversation, Reach, Tries};
+use crate::passing::tunnel::{self, Limits};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -239,7 +239,7 @@ async fn serve(
         return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
     }
     Attempts::begin_anew(request);
-    let group = match target::locate(request, exchange, &upstream, false).await {
+    let group = match locate(request, exchange, &upstream, false).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {

@@ -24,8 +24,8 @@ use modules::filters::{
 use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
     flv, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics, mirror, mp4,
-    post_action, precompressed, proxy, random_index, realip, referer, rewrite, scgi, static_file,
-    stub_status, try_files, tunnel, upstream, uwsgi,
+    passing, post_action, precompressed, proxy, random_index, realip, referer, rewrite, scgi,
+    static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -135,8 +135,8 @@ pub const FEATURES: Modules = Modules(&[
         .named(&["ngx_http_ssl_module"])
         .variables(&[transport::tls::variables::find])
         .of_handshakes(&[transport::tls::variables::find]),
-    Entry::of(&[proxy::DIRECTIVES, &proxy::SSL_DIRECTIVES])
-        .variables(&[proxy::variables::find])
+    Entry::of(&[proxy::DIRECTIVES])
+        .variables(&[proxy::variables::find, passing::variables::find])
         .survey(proxy::survey)
         .plan(proxy::check, &[])
         .content("proxy_pass", proxy::content),

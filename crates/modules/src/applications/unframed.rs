@@ -17,21 +17,22 @@ use proto::cgi::{self, Form};
 use proto::header::Known;
 use proto::method::Method;
 
-use crate::proxy::asking::{Answered, Question, ask_upstream};
-use crate::proxy::attempts::Attempts;
-use crate::proxy::connection::UpstreamConnection;
-use crate::proxy::deliver::Delivery;
-use crate::proxy::destination::{Destination, Schemes};
-use crate::proxy::family::Causes;
-use crate::proxy::passing::Passing;
-use crate::proxy::response::{
-    READING, Reading, Rewriting, UpstreamResponse, bad, examine, note_head, receive,
-    refuse_upgrade, remember, too_big,
+use crate::passing::asking::{Answered, Question, ask_upstream};
+use crate::passing::attempts::Attempts;
+use crate::passing::connection::UpstreamConnection;
+use crate::passing::deliver::Delivery;
+use crate::passing::destination::{Destination, Schemes};
+use crate::passing::family::Causes;
+use crate::passing::response::{
+    READING, Reading, UpstreamResponse, bad, examine, note_head, receive, refuse_upgrade, remember,
+    too_big,
 };
-use crate::proxy::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
-use crate::proxy::ssl::UpstreamTls;
-use crate::proxy::tries::{AttemptError, Conversation, note};
-use crate::proxy::tunnel;
+use crate::passing::rewriting::Unchanged;
+use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
+use crate::passing::settings::Passing;
+use crate::passing::ssl::UpstreamTls;
+use crate::passing::tries::{AttemptError, Conversation, note};
+use crate::passing::tunnel;
 
 /// A protocol of that kind, with what a scope says of it.
 pub(crate) trait Protocol: Send + Sync + 'static {
@@ -145,7 +146,7 @@ async fn serve<P: Protocol>(
     };
     let delivery = Delivery {
         passing,
-        rewriting: Rewriting::NOTHING,
+        rewriting: &Unchanged,
         is_head: request.method == Method::Head,
     };
     let step = delivery.intercept(request, &mut selection, &mut peer, &answer.head);

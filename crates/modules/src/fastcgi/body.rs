@@ -6,8 +6,8 @@ use http::log::{Level, Printable};
 use http::source::{Break, Told};
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
-use crate::proxy::READING_BODY;
-use crate::proxy::body::{Framed, Framing};
+use crate::passing::READING_BODY;
+use crate::passing::body::{Framed, Framing};
 
 /// What is left of an answer.
 pub(super) struct RecordsOfBody {

@@ -14,13 +14,13 @@ use proto::method::Method;
 use transport::Transport;
 
 use super::settings::Settings;
-use crate::proxy::connection::UpstreamConnection;
-use crate::proxy::family::Causes;
-use crate::proxy::response::{
+use crate::passing::connection::UpstreamConnection;
+use crate::passing::family::Causes;
+use crate::passing::response::{
     READING, Reading, UpstreamResponse, bad, examine, note_head, receive, remember, too_big,
 };
-use crate::proxy::sending::{BodyFraming, stream_body, wait_for_peer};
-use crate::proxy::tries::{AttemptError, Conversation, note};
+use crate::passing::sending::{BodyFraming, stream_body, wait_for_peer};
+use crate::passing::tries::{AttemptError, Conversation, note};
 
 /// A request as peers get it.
 pub(super) struct Outgoing {

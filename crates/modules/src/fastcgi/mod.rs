@@ -23,13 +23,14 @@ use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 
-use crate::proxy::asking::{Answered, Question, ask_upstream};
-use crate::proxy::attempts::Attempts;
-use crate::proxy::body::{Arrived, Delimited};
-use crate::proxy::deliver::Delivery;
-use crate::proxy::destination::{Scheme, Schemes};
-use crate::proxy::response::{Rewriting, is_buffered, refuse_upgrade};
-use crate::proxy::tries::note;
+use crate::passing::asking::{Answered, Question, ask_upstream};
+use crate::passing::attempts::Attempts;
+use crate::passing::body::{Arrived, Delimited};
+use crate::passing::deliver::Delivery;
+use crate::passing::destination::{Scheme, Schemes};
+use crate::passing::response::{is_buffered, refuse_upgrade};
+use crate::passing::rewriting::Unchanged;
+use crate::passing::tries::note;
 use body::RecordsOfBody;
 use conversation::{FastcgiConversation, Outgoing};
 use settings::{FastcgiPass, Settings};
@@ -96,7 +97,7 @@ async fn serve(
     };
     let delivery = Delivery {
         passing,
-        rewriting: Rewriting::NOTHING,
+        rewriting: &Unchanged,
         is_head: request.method == Method::Head,
     };
     let head = &answer.read.head;

@@ -13,10 +13,10 @@ use http::temporary_paths::{self, TemporaryPath};
 use super::SCHEMES;
 use super::script_name::{self, Script};
 use crate::applications::params::{self, ParamLine, Params};
-use crate::proxy::buffers;
-use crate::proxy::destination::Destination;
-use crate::proxy::family::Family;
-use crate::proxy::passing::{self, Passing};
+use crate::passing::buffers;
+use crate::passing::destination::Destination;
+use crate::passing::family::Family;
+use crate::passing::settings::{self, Passing};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -77,7 +77,7 @@ const HIDDEN: [&str; 6] = [
 ];
 
 /// What both families say of passing requests on.
-const PASSING: passing::Declared = passing::Declared {
+const PASSING: settings::Declared = settings::Declared {
     family: &FASTCGI,
     buffers: &BUFFERS,
     temporary_path: &TEMPORARY_PATH,

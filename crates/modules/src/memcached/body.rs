@@ -6,8 +6,8 @@ use http::log::Level;
 use http::source::Told;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use crate::proxy::READING_BODY;
-use crate::proxy::body::{Framed, Framing};
+use crate::passing::READING_BODY;
+use crate::passing::body::{Framed, Framing};
 
 /// What is left of a value.
 pub(super) struct Value {

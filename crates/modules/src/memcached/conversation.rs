@@ -9,10 +9,10 @@ use http::request::Request;
 use proto::memcached::{Answer, Get, parse};
 
 use super::settings::Settings;
-use crate::proxy::connection::UpstreamConnection;
-use crate::proxy::family::Causes;
-use crate::proxy::response::{READING, bad, note_head, receive, too_big};
-use crate::proxy::tries::{AttemptError, Conversation, note};
+use crate::passing::connection::UpstreamConnection;
+use crate::passing::family::Causes;
+use crate::passing::response::{READING, bad, note_head, receive, too_big};
+use crate::passing::tries::{AttemptError, Conversation, note};
 
 /// A request and its answer.
 pub(super) struct MemcachedConversation<'a> {

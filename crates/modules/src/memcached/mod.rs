@@ -19,13 +19,13 @@ use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 
-use crate::proxy::answer::AnswerHead;
-use crate::proxy::asking::{Answered, Question, ask_upstream};
-use crate::proxy::attempts::Attempts;
-use crate::proxy::body::{Arrived, Delimited};
-use crate::proxy::deliver::Delivery;
-use crate::proxy::finish;
-use crate::proxy::response::Rewriting;
+use crate::passing::answer::AnswerHead;
+use crate::passing::asking::{Answered, Question, ask_upstream};
+use crate::passing::attempts::Attempts;
+use crate::passing::body::{Arrived, Delimited};
+use crate::passing::deliver::Delivery;
+use crate::passing::finish;
+use crate::passing::rewriting::Unchanged;
 use body::Value;
 use conversation::MemcachedConversation;
 use settings::MemcachedPass;
@@ -101,7 +101,7 @@ async fn serve(
     }
     let delivery = Delivery {
         passing: &settings.passing,
-        rewriting: Rewriting::NOTHING,
+        rewriting: &Unchanged,
         is_head: request.method == Method::Head,
     };
     let arrived = Arrived {

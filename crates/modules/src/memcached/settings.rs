@@ -15,12 +15,12 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use proto::header::NameSet;
 
-use crate::proxy::buffers::Buffers;
-use crate::proxy::destination::{Destination, Scheme, Schemes};
-use crate::proxy::family::{Causes, Family, causes_of_values};
-use crate::proxy::passing::Passing;
-use crate::proxy::socket::SocketSettings;
-use crate::proxy::tries::Tries;
+use crate::passing::buffers::Buffers;
+use crate::passing::destination::{Destination, Scheme, Schemes};
+use crate::passing::family::{Causes, Family, causes_of_values};
+use crate::passing::settings::Passing;
+use crate::passing::socket::SocketSettings;
+use crate::passing::tries::Tries;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 

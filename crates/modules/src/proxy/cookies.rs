@@ -13,7 +13,9 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::response::WHILE_READING;
+use crate::passing::response::WHILE_READING;
+
+use crate::passing::rewriting::Undecided;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -80,10 +82,6 @@ enum Cookie {
     Named(Text),
     Matching(Regex),
 }
-
-/// A cookie cannot be rewritten; the log has been told why.
-#[derive(Debug)]
-pub(super) struct Undecided;
 
 /// Lines of one level. Beside `off` there is no other.
 fn lines(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {

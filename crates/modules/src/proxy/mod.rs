@@ -1,37 +1,18 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request;
-//! `settings` declares the directives (`family`: those that other modules have too), `target` reads the URL, `head` writes the upstream's
-//! request, `tries` is the loop over peers, `response` reads the answer (`answer` is its head), `cookies` rewrites what that sets, `body` streams it
-//! (at its `pace`, with its `trailers`) unless it is `whole` already, `store` keeps it, `tunnel` carries upgraded
-//! connections; `connection` is one to a server, `probe` asks one on our own account. Which server of a group is asked is the business of `upstream`.
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request, which
+//! servers are asked and their answers delivered as those of other modules are (`passing`). Here is what is HTTP's own: `settings` declares
+//! the directives, `target` reads the URL, `head` writes the upstream's request, `response` reads the head of the answer, `rewriting` changes
+//! it (`cookies`: those that it sets); `probe` asks a server on our own account.
 
-pub mod answer;
-pub(crate) mod asking;
-pub mod attempts;
-pub(crate) mod body;
-pub(crate) mod buffers;
-pub(crate) mod connection;
 mod cookies;
-pub(crate) mod deliver;
-pub(crate) mod destination;
-pub(crate) mod family;
 mod head;
-mod pace;
-pub(crate) mod passing;
 pub mod probe;
-pub(crate) mod response;
-pub(crate) mod sending;
+mod response;
+mod rewriting;
 mod settings;
-pub(crate) mod socket;
-pub(crate) mod ssl;
-pub(crate) mod store;
-pub(crate) mod target;
-mod trailers;
-pub(crate) mod tries;
-pub(crate) mod tunnel;
+mod target;
 pub mod variables;
-mod whole;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,7 +21,6 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::net::Segment;
 use http::body as request_body;
-use http::doing::WHILE_SENDING_ON;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::module::{Handle, Ran};
@@ -48,19 +28,19 @@ use http::request::{Request, Step};
 use proto::header::Known;
 
 pub use settings::{DIRECTIVES, Proxy, Settings, check, content, survey};
-pub use ssl::DIRECTIVES as SSL_DIRECTIVES;
 
-use attempts::{Attempts, ShownTarget, TARGET};
-use connection::{Home, UpstreamConnection, ends_of, introduction, terms};
-use deliver::Delivery;
-use response::{Rewriting, UpstreamResponse};
-use sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
+use crate::passing::attempts::Attempts;
+use crate::passing::connection::{Home, UpstreamConnection, ends_of, introduction, terms};
+use crate::passing::deliver::Delivery;
+use crate::passing::finish;
+use crate::passing::locate::locate;
+use crate::passing::response::{UpstreamResponse, refuse_upgrade};
+use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
+use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask, note};
+use crate::passing::tunnel;
+use rewriting::Rewriting;
 use settings::HttpVersion;
-use target::Scheme;
-use tries::{Asking, AttemptError, Conversation, Reach, ask, note};
-
-/// What is done last.
-pub(crate) const READING_BODY: &str = "while reading upstream";
+use target::{Scheme, ShownTarget, TARGET};
 
 /// A request as peers get it.
 struct Outgoing {
@@ -145,12 +125,6 @@ async fn serve(
     pass_on(request, exchange, proxy, &target, begun).await
 }
 
-/// Ends what was asked of upstreams with a status; its page is what is being sent then.
-pub(crate) fn finish(request: &mut Request, status: u16) -> Step {
-    request.activity.doing = WHILE_SENDING_ON;
-    Step::Finish(status)
-}
-
 /// Asks upstreams, and makes their answer the response.
 async fn pass_on(
     request: &mut Request,
@@ -186,7 +160,7 @@ async fn pass_on(
         terms: Bytes::new(),
     };
     let ignore_abort = settings.passing.tries.ignore_client_abort;
-    let group = match target::locate(request, exchange, &target.upstream, ignore_abort).await {
+    let group = match locate(request, exchange, &target.upstream, ignore_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => return Ok(finish(request, status)),
         Err(_) => {
@@ -216,9 +190,9 @@ async fn pass_on(
     };
     let delivery = Delivery {
         passing: &settings.passing,
-        rewriting: Rewriting {
+        rewriting: &Rewriting {
             redirects: &proxy.redirects,
-            cookies: Some(&settings.cookies),
+            cookies: &settings.cookies,
         },
         is_head: head::is_head(request, &settings),
     };
@@ -230,7 +204,7 @@ async fn pass_on(
         peer.at_end = selection.at_end(request);
         return match outgoing.upgrade {
             true => tunnel::upgrade(request, exchange, &settings.passing, peer, answer).await,
-            false => Ok(response::refuse_upgrade(request)),
+            false => Ok(refuse_upgrade(request)),
         };
     }
     if let Some(step) = delivery.apply(request, &mut selection, &mut peer, &answer.head) {

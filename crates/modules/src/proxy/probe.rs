@@ -18,14 +18,17 @@ use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
-use super::attempts::{Attempt, Attempts, Began};
-use super::connection::{Home, UpstreamConnection, introduction};
-use super::family::Causes;
-use super::response::{self, UpstreamResponse};
-use super::sending::SENDING;
 use super::target::Scheme;
-use super::tries::{Asking, AttemptError, Conversation as _, Reach, connect, failed, note};
-use super::{HttpConversation, Outgoing, Proxy, READING_BODY, begin, head};
+use super::{HttpConversation, Outgoing, Proxy, begin, head};
+use crate::passing::READING_BODY;
+use crate::passing::attempts::{Attempt, Attempts, Began};
+use crate::passing::connection::{Home, UpstreamConnection, introduction};
+use crate::passing::family::Causes;
+use crate::passing::response::{self, UpstreamResponse};
+use crate::passing::sending::SENDING;
+use crate::passing::tries::{
+    Asking, AttemptError, Conversation as _, Reach, connect, failed, note,
+};
 use crate::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.

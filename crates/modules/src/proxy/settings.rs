@@ -21,13 +21,14 @@ use http::variables::Compiling as _;
 use proto::header::NameSet;
 use proto::proxy_protocol::Version;
 
-use super::buffers;
 use super::cookies::{self, Cookies};
-use super::family::Family;
 use super::head::OWN_CONNECTION;
-use super::passing::{self, Passing};
-use super::ssl::{UpstreamTls, check_unused};
-use super::target::{self, Scheme, Target, Upstream};
+use super::target::{self, Scheme, Target};
+use crate::passing::buffers;
+use crate::passing::family::Family;
+use crate::passing::locate::Upstream;
+use crate::passing::settings::{self, Passing};
+use crate::passing::ssl::{self, UpstreamTls};
 use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -113,6 +114,9 @@ static PROXY: Family = Family::of("proxy_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
+/// What it shares with those that ask over TLS.
+static TLS: ssl::Family = ssl::Family::of("proxy_");
+
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
@@ -121,7 +125,7 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 };
 
 /// What of both says how requests are passed on.
-const PASSING: passing::Declared = passing::Declared {
+const PASSING: settings::Declared = settings::Declared {
     family: &PROXY,
     buffers: &BUFFERS,
     temporary_path: &TEMPORARY_PATH,
@@ -155,13 +159,14 @@ const OTHERS: &[&dyn Declared] = &[
     &HEADERS_HASH_BUCKET_SIZE,
 ];
 
-/// All of this module, but for TLS.
+/// All of this module.
 const ALL: &[&[&dyn Declared]] = &[
     OTHERS,
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
+    &TLS.all(),
 ];
 
-/// The directives of this module, but for TLS.
+/// The directives of this module.
 pub const DIRECTIVES: &[&dyn Declared] = &joined::<{ count_of(ALL) }>(ALL);
 
 /// The directives that nginx makes its table of hidden fields of, for each scope that writes one.
@@ -271,6 +276,17 @@ impl Feature for Settings {
     }
 }
 
+/// `proxy_ssl_*` of a scope.
+struct Tls(Arc<UpstreamTls>);
+
+impl Feature for Tls {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
+        TLS.compile(compiler, scope).map(|tls| Tls(Arc::new(tls)))
+    }
+}
+
 impl Settings {
     /// Whether the upstream gets the client's body.
     pub(super) fn passes_body(&self) -> bool {
@@ -327,7 +343,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
-    check_unused(compiler, root);
+    TLS.check_unused(compiler, root);
 }
 
 impl Proxy {
@@ -365,7 +381,10 @@ impl Proxy {
             Destination::Text(_) => true,
         };
         let tls = match may_be_secure {
-            true => Some(compiler.feature(scope)?),
+            true => {
+                let tls: Arc<Tls> = compiler.feature(scope)?;
+                Some(Arc::clone(&tls.0))
+            }
             false => None,
         };
         let settings: Arc<Settings> = compiler.feature(scope)?;

@@ -1,20 +1,18 @@
 //! Where a request goes: the URL of `proxy_pass`, taken apart.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Fault, Word};
-use engine::net::Address;
-use engine::select::{Either, either};
 use framework::address::{self, Written};
 use framework::compile::Compiler;
-use http::exchange::{Abort, Exchange};
+use framework::slot::{Kept, Slot};
 use http::log;
 use http::request::Request;
+use http::slots::OfPass;
 
-use crate::upstream::Group;
-use crate::upstream::Groups;
+use crate::passing::locate::Upstream;
+use crate::upstream::{Group, Groups};
 
 /// How a URL begins, and what follows from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +55,28 @@ pub struct Target {
     pub uri: Option<Bytes>,
 }
 
-/// The servers that may answer a request.
-#[derive(Clone, Debug)]
-pub enum Upstream {
-    /// These servers.
-    Group(Arc<Group>),
-    /// The server at one of a name's addresses, which are still to be found.
-    Name {
-        /// The name.
-        name: Bytes,
-        /// The port.
-        port: u16,
-    },
+/// A target as variables show it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShownTarget {
+    /// `$proxy_host`.
+    pub host: Bytes,
+    /// `$proxy_port`.
+    pub port: Bytes,
+}
+
+impl Kept for ShownTarget {}
+
+/// Where the handler of this pass sends the request.
+pub(super) static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
+
+impl ShownTarget {
+    /// The target as written.
+    pub(super) fn of(target: &Target) -> ShownTarget {
+        ShownTarget {
+            host: target.host.clone(),
+            port: target.port.clone(),
+        }
+    }
 }
 
 /// The target of a URL without variables: a group that is declared anywhere, an address, or a
@@ -150,45 +158,6 @@ pub(super) fn of_request(request: &mut Request, text: &[u8]) -> Result<Target, u
             ),
             port: url.server.port.unwrap_or(url.scheme.default_port()),
         })),
-    }
-}
-
-/// The servers of a target: those of a name are looked up now. The inner error is the status to
-/// answer with.
-pub(crate) async fn locate(
-    request: &Request,
-    exchange: &mut Exchange,
-    upstream: &Upstream,
-    ignore_client_abort: bool,
-) -> Result<Result<Arc<Group>, u16>, Abort> {
-    let (name, port) = match upstream {
-        Upstream::Group(group) => return Ok(Ok(Arc::clone(group))),
-        Upstream::Name { name, port } => (name, *port),
-    };
-    let shown = log::Printable(name);
-    let resolving = &request.plan.resolving;
-    if !resolving.is_possible() {
-        log::error!(request, Error, "no resolver defined to resolve {shown}");
-        return Ok(Err(502));
-    }
-    let resolved = resolving.resolve(&request.local, name);
-    let resolved = match ignore_client_abort {
-        true => resolved.await,
-        false => match either(resolved, exchange.client_gone()).await {
-            Either::First(resolved) => resolved,
-            Either::Second(abort) => return Err(abort),
-        },
-    };
-    match resolved {
-        Ok(addresses) => {
-            let addresses = addresses.into_iter();
-            let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
-            Ok(Ok(Group::of_addresses(name.clone(), addresses)))
-        }
-        Err(error) => {
-            log::error!(request, Error, "{shown} could not be resolved ({error})");
-            Ok(Err(502))
-        }
     }
 }
 

@@ -17,10 +17,10 @@ use proto::scgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use crate::proxy::buffers;
-use crate::proxy::destination::{Scheme, Schemes};
-use crate::proxy::family::Family;
-use crate::proxy::passing::{self, Passing};
+use crate::passing::buffers;
+use crate::passing::destination::{Scheme, Schemes};
+use crate::passing::family::Family;
+use crate::passing::settings::{self, Passing};
 
 /// SCGI is all that is spoken, and the address has no scheme.
 static SCHEMES: Schemes = Schemes {
@@ -50,7 +50,7 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 };
 
 /// What both families say of passing requests on.
-const PASSING: passing::Declared = passing::Declared {
+const PASSING: settings::Declared = settings::Declared {
     family: &SCGI,
     buffers: &BUFFERS,
     temporary_path: &TEMPORARY_PATH,

@@ -19,11 +19,11 @@ use proto::uwsgi::RequestWriter;
 
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
-use crate::proxy::buffers;
-use crate::proxy::destination::{Scheme, Schemes};
-use crate::proxy::family::Family;
-use crate::proxy::passing::{self, Passing};
-use crate::proxy::ssl::{self, UpstreamTls};
+use crate::passing::buffers;
+use crate::passing::destination::{Scheme, Schemes};
+use crate::passing::family::Family;
+use crate::passing::settings::{self, Passing};
+use crate::passing::ssl::{self, UpstreamTls};
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -80,7 +80,7 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 };
 
 /// What both families say of passing requests on.
-const PASSING: passing::Declared = passing::Declared {
+const PASSING: settings::Declared = settings::Declared {
     family: &UWSGI,
     buffers: &BUFFERS,
     temporary_path: &TEMPORARY_PATH,

@@ -1,7 +1,7 @@
 //! TLS towards upstreams: we are the client.
 //!
 //! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes, [`verify`] who the other end is.
-//! Not here: directives, which stand with the module that connects (`modules`, `proxy/ssl.rs`).
+//! Not here: directives, which stand with the module that connects (`modules`, `passing/ssl.rs`).
 
 mod session;
 pub mod verify;

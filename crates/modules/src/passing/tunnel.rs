@@ -17,10 +17,10 @@ use proto::base64;
 use proto::header::Known;
 use sha1::{Digest, Sha1};
 
-use super::UpstreamConnection;
-use super::passing::Passing;
+use super::connection::UpstreamConnection;
 use super::response::{self, READING, UpstreamResponse};
 use super::sending::BACKLOG_MAX;
+use super::settings::Passing;
 use super::tries::note;
 
 /// What is being done, as log lines say it.

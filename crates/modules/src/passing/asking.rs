@@ -11,10 +11,11 @@ use http::request::{Request, Step};
 
 use super::connection::{Home, UpstreamConnection, terms};
 use super::destination::Found;
-use super::passing::Passing;
+use super::finish;
+use super::locate::locate;
+use super::settings::Passing;
 use super::ssl::Secured;
 use super::tries::{Asking, Conversation, Reach, ask};
-use super::{finish, target};
 use crate::upstream::Selection;
 
 /// What is asked, and of whom.
@@ -43,7 +44,7 @@ pub(crate) async fn ask_upstream<C: Conversation>(
 ) -> Result<Result<Answered<C::Answer>, Step>, Abort> {
     let Question { passing, found, .. } = question;
     let ignore_abort = passing.tries.ignore_client_abort;
-    let group = match target::locate(request, exchange, &found.upstream, ignore_abort).await {
+    let group = match locate(request, exchange, &found.upstream, ignore_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => return Ok(Err(finish(request, status))),
         Err(_) => {

@@ -12,8 +12,9 @@ use super::answer::AnswerHead;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited, UpstreamBody};
 use super::connection::UpstreamConnection;
-use super::passing::Passing;
-use super::response::{self, Applied, Rewriting, UpstreamResponse};
+use super::response::{self, Applied, UpstreamResponse};
+use super::rewriting::Rewrite;
+use super::settings::Passing;
 use super::tries::note;
 use super::whole::{self, WholeBody};
 use crate::upstream::Selection;
@@ -21,7 +22,7 @@ use crate::upstream::Selection;
 /// What is known of an answer beside its head.
 pub(crate) struct Delivery<'a> {
     pub(crate) passing: &'a Arc<Passing>,
-    pub(crate) rewriting: Rewriting<'a>,
+    pub(crate) rewriting: &'a dyn Rewrite,
     /// The upstream was asked for a head alone.
     pub(crate) is_head: bool,
 }

@@ -29,11 +29,11 @@ pub(super) const CONNECTING: &str = "while connecting to upstream";
 
 /// Why a try came to nothing.
 pub(crate) struct Failure {
-    pub(super) cause: Causes,
+    pub(crate) cause: Causes,
     /// The status to answer with if no other peer is tried.
     pub(super) status: u16,
     /// What was being done, for log lines.
-    pub(super) doing: &'static str,
+    pub(crate) doing: &'static str,
     /// Whether some of the request may have reached the peer.
     pub(super) sent: bool,
     /// Whether the connection had been kept, so that the peer may have closed it before it saw the request.
@@ -416,7 +416,7 @@ fn choose(
     })
 }
 
-pub(super) async fn connect<C>(
+pub(crate) async fn connect<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
@@ -527,7 +527,7 @@ pub(crate) fn note(request: &mut Request, write: impl FnOnce(&mut Attempt, Began
 
 /// A failure of the connection to a peer, logged in nginx's words; a time limit is logged when
 /// its failure has been counted.
-pub(super) fn failed(
+pub(crate) fn failed(
     request: &Request,
     error: &io::Error,
     call: &str,

@@ -25,13 +25,14 @@ use http::spill::Spill;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
+use super::READING_BODY;
 use super::attempts::Attempts;
+use super::connection::UpstreamConnection;
 use super::pace::Pace;
-use super::passing::Passing;
 use super::response::{READING, WHILE_READING};
+use super::settings::Passing;
 use super::trailers::TrailerReader;
 use super::tries::told_left;
-use super::{READING_BODY, UpstreamConnection};
 
 /// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
 /// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.

@@ -10,11 +10,12 @@ use http::output::Piece;
 use http::source::{Given, Source, Told};
 use proto::h1::response::ResponseBody;
 
+use super::READING_BODY;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited};
+use super::connection::UpstreamConnection;
 use super::response::WHILE_READING;
 use super::tries::told_left;
-use super::{READING_BODY, UpstreamConnection};
 
 /// The body of such an answer.
 pub(super) struct WholeBody {

@@ -12,9 +12,9 @@ use proto::header::Known;
 
 /// A head, as far as it has been read, with the bytes that it consists of.
 #[derive(Clone)]
-pub struct AnswerHead {
+pub(crate) struct AnswerHead {
     head: Rc<ResponseHead>,
-    pub(super) bytes: Bytes,
+    pub(crate) bytes: Bytes,
 }
 
 impl AnswerHead {
@@ -47,12 +47,12 @@ impl AnswerHead {
     }
 
     /// The fields that count.
-    pub fn owned_fields(&self) -> impl Iterator<Item = Field> {
+    pub(crate) fn owned_fields(&self) -> impl Iterator<Item = Field> {
         self.counting().map(|field| self.owned(field))
     }
 
     /// Their names and values.
-    pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.counting();
         fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
     }

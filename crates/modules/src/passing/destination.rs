@@ -11,7 +11,7 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use super::target::Upstream;
+use super::locate::Upstream;
 use crate::upstream::{Group, Groups};
 
 /// What an address without a port has.

@@ -6,18 +6,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use framework::slot::{Kept, Slot};
 use http::asked::Asked;
 use http::request::Request;
 use http::response::Field;
-use http::slots::OfPass;
 
 use super::answer::AnswerHead;
-use super::target;
 
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     /// Address as `$upstream_addr` shows it.
     pub peer: Bytes,
     /// Status of its answer, 0 without one.
@@ -38,37 +35,13 @@ pub struct Attempt {
     pub response_length: u64,
 }
 
-/// A target as variables show it.
-#[derive(Clone, Debug, Default)]
-pub struct ShownTarget {
-    /// `$proxy_host`.
-    pub host: Bytes,
-    /// `$proxy_port`.
-    pub port: Bytes,
-}
-
-impl Kept for ShownTarget {}
-
-/// Where the handler of this pass sends the request.
-pub static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
-
-impl ShownTarget {
-    /// The target as written.
-    pub fn of(target: &target::Target) -> ShownTarget {
-        ShownTarget {
-            host: target.host.clone(),
-            port: target.port.clone(),
-        }
-    }
-}
-
 /// What a request saw of its upstreams, shared with the body of the answer, which sees the rest.
 #[derive(Debug, Default)]
-pub struct Attempts(RefCell<History>);
+pub(crate) struct Attempts(RefCell<History>);
 
 /// What is asked for, and of which peer.
 #[derive(Debug)]
-pub struct AskedFor {
+pub(crate) struct AskedFor {
     /// `http://` or its like.
     pub scheme: &'static [u8],
     /// The peer's address, or the group where none is left.
@@ -90,7 +63,7 @@ impl AskedFor {
 
 /// What there is to tell of the upstreams so far.
 #[derive(Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     /// Tries in order.
     pub attempts: Vec<Attempt>,
     /// What is asked for, once a peer has been chosen.
@@ -105,17 +78,17 @@ pub struct History {
 
 /// When a try began, if it has.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Began(Option<Instant>);
+pub(crate) struct Began(Option<Instant>);
 
 impl Attempts {
     /// Those of a request; `None` where it has asked no upstream.
-    pub fn of(request: &Request) -> Option<&Attempts> {
+    pub(crate) fn of(request: &Request) -> Option<&Attempts> {
         let asked: &dyn Any = &**request.upstream.as_ref()?;
         asked.downcast_ref()
     }
 
     /// Those of a request, from now on at the latest.
-    pub fn enter(request: &mut Request) -> Rc<Attempts> {
+    pub(crate) fn enter(request: &mut Request) -> Rc<Attempts> {
         let asked = request
             .upstream
             .clone()
@@ -127,7 +100,7 @@ impl Attempts {
     }
 
     /// New ones behind the tries of an earlier pass, if there was one.
-    pub fn begin_anew(request: &mut Request) -> Rc<Attempts> {
+    pub(crate) fn begin_anew(request: &mut Request) -> Rc<Attempts> {
         let mut attempts = match Attempts::of(request) {
             Some(earlier) => earlier.borrow_mut().take(),
             None => Vec::with_capacity(1),
@@ -139,7 +112,7 @@ impl Attempts {
     }
 
     /// New ones behind these tries, which an earlier pass has made.
-    pub fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
+    pub(crate) fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
         let history = History {
             attempts,
             ..History::default()
@@ -150,12 +123,12 @@ impl Attempts {
     }
 
     /// What was seen so far.
-    pub fn borrow(&self) -> Ref<'_, History> {
+    pub(crate) fn borrow(&self) -> Ref<'_, History> {
         self.0.borrow()
     }
 
     /// The same, for what is seen now.
-    pub fn borrow_mut(&self) -> RefMut<'_, History> {
+    pub(crate) fn borrow_mut(&self) -> RefMut<'_, History> {
         self.0.borrow_mut()
     }
 }
@@ -180,7 +153,7 @@ impl History {
     }
 
     /// Writes down something of the try under way, of which it is told when it began.
-    pub fn note(&mut self, write: impl FnOnce(&mut Attempt, Began)) {
+    pub(crate) fn note(&mut self, write: impl FnOnce(&mut Attempt, Began)) {
         let began = self.began;
         if let Some(attempt) = self.attempt() {
             write(attempt, began);
@@ -188,7 +161,7 @@ impl History {
     }
 
     /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let began = self.began;
         if let Some(attempt) = self.attempt()
             && !attempt.peer.is_empty()
@@ -199,7 +172,7 @@ impl History {
     }
 
     /// Its tries, which are over.
-    pub fn take(&mut self) -> Vec<Attempt> {
+    pub(crate) fn take(&mut self) -> Vec<Attempt> {
         self.end();
         std::mem::take(&mut self.attempts)
     }
@@ -207,12 +180,12 @@ impl History {
 
 impl Began {
     /// It begins now.
-    pub fn now() -> Began {
+    pub(crate) fn now() -> Began {
         Began(Some(engine::now()))
     }
 
     /// The time since then.
-    pub fn elapsed(self) -> Option<Duration> {
+    pub(crate) fn elapsed(self) -> Option<Duration> {
         let began = self.0?;
         Some(engine::now().saturating_duration_since(began))
     }

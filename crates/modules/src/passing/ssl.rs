@@ -13,7 +13,7 @@ use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
 };
-use framework::compile::{Compiler, Feature};
+use framework::compile::Compiler;
 use http::log;
 use http::log::Compiling as _;
 use http::request::Request;
@@ -169,16 +169,6 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
         .default(default)
 }
 
-static PROXY: Family = Family::of("proxy_");
-
-/// The directives of this file.
-pub const DIRECTIVES: [&dyn Declared; 15] = PROXY.all();
-
-/// Looks at what nothing may use of `proxy_ssl_*`.
-pub(super) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    PROXY.check_unused(compiler, root);
-}
-
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
 }
@@ -255,14 +245,6 @@ impl Base {
             config.key_log = Arc::clone(key_log) as Arc<dyn rustls::KeyLog>;
         }
         Ok(Arc::new(config))
-    }
-}
-
-impl Feature for UpstreamTls {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &DIRECTIVES;
-
-    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<UpstreamTls, Fault> {
-        PROXY.compile(compiler, scope)
     }
 }
 

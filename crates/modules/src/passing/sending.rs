@@ -12,7 +12,7 @@ use http::request::Request;
 use transport::Transport;
 
 use super::connection::UpstreamConnection;
-use super::passing::Passing;
+use super::settings::Passing;
 use super::tries::{AttemptError, client_left, failed, note};
 use base::pieces::Pieces;
 
@@ -23,7 +23,7 @@ pub(super) const BACKLOG_MAX: usize = 32 * 1024;
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// What is done then, until the answer begins.
-pub(super) const SENDING: &str = "while sending request to upstream";
+pub(crate) const SENDING: &str = "while sending request to upstream";
 
 /// How a protocol frames the client's body on its way to a peer.
 pub(crate) trait BodyFraming {

@@ -1,0 +1,45 @@
+//! Requests passed on to servers, whatever is spoken with them.
+//!
+//! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common. `settings` is what a scope says of it (`family`
+//! declares the directives, `buffers`, `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate` looks
+//! names up. `tries` is the loop over the peers of a group, which `connection`s lead to; a module's `Conversation` is had with each, to which
+//! `sending` gives the client's body. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
+//! the response. `body` streams the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it; `tunnel`
+//! carries upgraded connections. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
+//! Which server of a group is asked is the business of `upstream`.
+
+pub(crate) mod answer;
+pub(crate) mod asking;
+pub(crate) mod attempts;
+pub(crate) mod body;
+pub(crate) mod buffers;
+pub(crate) mod connection;
+pub(crate) mod deliver;
+pub(crate) mod destination;
+pub(crate) mod family;
+pub(crate) mod locate;
+mod pace;
+pub(crate) mod response;
+pub(crate) mod rewriting;
+pub(crate) mod sending;
+pub(crate) mod settings;
+pub(crate) mod socket;
+pub(crate) mod ssl;
+pub(crate) mod store;
+mod trailers;
+pub(crate) mod tries;
+pub(crate) mod tunnel;
+pub mod variables;
+mod whole;
+
+use http::doing::WHILE_SENDING_ON;
+use http::request::{Request, Step};
+
+/// What is done last.
+pub(crate) const READING_BODY: &str = "while reading upstream";
+
+/// Ends what was asked of upstreams with a status; its page is what is being sent then.
+pub(crate) fn finish(request: &mut Request, status: u16) -> Step {
+    request.activity.doing = WHILE_SENDING_ON;
+    Step::Finish(status)
+}

@@ -1,0 +1,537 @@
+//! The head of an upstream's answer: receiving it, and what of it the client gets.
+
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use http::doing::WHILE_SENDING_ON;
+use http::exchange::Exchange;
+use http::log;
+use http::output::Body;
+use http::request::{Request, Step};
+use http::response::Field;
+use proto::h1;
+use proto::h1::response::{ResponseBody, ResponseHead};
+use proto::header::Known;
+
+use super::answer::{AnswerHead, earlier};
+use super::attempts::Attempts;
+use super::connection::UpstreamConnection;
+use super::family::Causes;
+use super::rewriting::{Rewrite, Undecided};
+use super::sending::SENDING;
+use super::settings::Passing;
+use super::tries::{AttemptError, Failure, client_left, failed, note};
+
+/// A head that is being read, with its bytes and what came after it.
+#[derive(Default)]
+pub(crate) struct Reading {
+    pub(crate) head: ResponseHead,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    pub(crate) beyond: u64,
+    /// How many of the head's fields have been looked at.
+    examined: usize,
+}
+
+impl Reading {
+    /// Another head follows the one that has been read, which is of no more use, and had so many bytes.
+    pub(crate) fn begin_again(&mut self, length: usize) {
+        self.bytes.drain(..length);
+        self.head.clear();
+        self.examined = 0;
+    }
+
+    /// What has been read.
+    pub(crate) fn end(self) -> UpstreamResponse {
+        UpstreamResponse {
+            head: AnswerHead::new(self.head, self.bytes),
+            rest: self.rest,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// A head that has been read, and what came after it.
+pub(crate) struct UpstreamResponse {
+    pub head: AnswerHead,
+    pub rest: Buffer,
+    /// How much of what has come is beyond `proxy_buffer_size`.
+    pub beyond: u64,
+}
+
+impl UpstreamResponse {
+    /// Whether the upstream goes on with the connection.
+    pub(crate) fn keeps_alive(&self) -> bool {
+        !self.head.closes() && self.head.status() != SWITCHING_PROTOCOLS
+    }
+
+    /// Whether nothing follows the head, and nothing has come behind it.
+    pub(crate) fn ends_with_head(&self, is_head: bool) -> bool {
+        let framing = self.head.body(is_head);
+        let is_empty = matches!(framing, ResponseBody::None | ResponseBody::Length(0));
+        is_empty && self.rest.is_empty()
+    }
+}
+
+/// What a head amounts to.
+pub(crate) enum Applied {
+    /// It is in `request.response`; its body follows.
+    Pass,
+    /// Something else answers (`X-Accel-Redirect`).
+    Step(Step),
+}
+
+/// What is done then, as log lines say it.
+pub(crate) const READING: &str = "while reading response header from upstream";
+/// The same behind words.
+pub(crate) const WHILE_READING: &str = " while reading response header from upstream";
+
+/// 101, RFC 9110 section 15.2.2.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
+/// Receives more of an answer whose head is not complete.
+pub(crate) async fn receive(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    peer: &mut UpstreamConnection,
+) -> Result<Buffer, AttemptError> {
+    let deadline = Some(engine::now() + passing.read_timeout);
+    let early = peer.early.take();
+    let receiving = peer.stream().recv(deadline);
+    let received = if let Some(early) = early {
+        early
+    } else if passing.tries.ignore_client_abort {
+        receiving.await
+    } else {
+        match either(receiving, exchange.client_gone()).await {
+            Either::First(received) => received,
+            // As nginx has it, the request is being sent until the answer begins.
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, SENDING).into());
+            }
+        }
+    };
+    match received {
+        Ok(buffer) if buffer.is_empty() => {
+            log::error!(
+                request,
+                Error,
+                "upstream prematurely closed connection {READING}"
+            );
+            Err(bad(Causes::ERROR))
+        }
+        Ok(buffer) => Ok(buffer),
+        Err(error) => {
+            let failure = failed(request, &error, "recv()", READING);
+            Err(AttemptError::Failed(failure))
+        }
+    }
+}
+
+/// The head has come whole.
+pub(crate) fn note_head(request: &mut Request, status: u16) {
+    note(request, |attempt, began| {
+        attempt.header_time = began.elapsed();
+        attempt.status = status;
+    });
+}
+
+/// Whether another head follows.
+pub(crate) fn is_informational(head: &ResponseHead) -> bool {
+    matches!(head.status(), 100 | 102..=199)
+}
+
+/// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
+/// twice are told, whatever becomes of the answer.
+pub(crate) fn examine(request: &mut Request, passing: &Passing, answer: &mut Reading) {
+    if is_informational(&answer.head) {
+        return;
+    }
+    let fields = answer.head.fields();
+    for field in fields.iter().skip(answer.examined) {
+        if let Some(earlier) = earlier(&answer.head, *field) {
+            warn_of_duplicate(request, &answer.bytes, *field, earlier);
+            continue;
+        }
+        let value = field.value(&answer.bytes);
+        match field.known {
+            Known::XAccelLimitRate if !passing.ignored.contains_known(Known::XAccelLimitRate) => {
+                if let Some(rate) = rate_of(value) {
+                    request.pacing.rate = Some(rate);
+                }
+            }
+            Known::XAccelCharset if !passing.ignored.contains_known(Known::XAccelCharset) => {
+                request.response.override_charset = Bytes::copy_from_slice(value);
+            }
+            _ => {}
+        }
+    }
+    answer.examined = fields.len();
+}
+
+/// A rate in bytes a second: digits and nothing else, within 63 bits.
+fn rate_of(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let rate = text.parse().ok()?;
+    let is_plain = !text.starts_with('+') && rate <= i64::MAX as u64;
+    is_plain.then_some(rate)
+}
+
+/// A head that is not within `proxy_buffer_size`.
+pub(crate) fn too_big(request: &Request) -> AttemptError {
+    log::error!(request, Error, "upstream sent too big header {READING}");
+    bad(Causes::INVALID_HEADER)
+}
+
+/// An answer that is none.
+pub(crate) fn bad(cause: Causes) -> AttemptError {
+    AttemptError::Failed(Failure {
+        cause,
+        status: 502,
+        doing: READING,
+        sent: true,
+        kept: false,
+        again: false,
+    })
+}
+
+/// Has `error_page` answer in the place of an error (`proxy_intercept_errors`).
+pub(crate) fn intercept(
+    request: &mut Request,
+    passing: &Passing,
+    head: &AnswerHead,
+) -> Option<Step> {
+    let status = head.status();
+    if !(passing.intercept_errors && status >= 300 && request.plan.error_pages.has(status)) {
+        return None;
+    }
+    if status == 401 {
+        for field in head.all(Known::WwwAuthenticate) {
+            request.response.fields.push(head.owned(field));
+        }
+    }
+    request.activity.doing = WHILE_SENDING_ON;
+    Some(Step::Finish(status))
+}
+
+/// Turns the answer's head into the response, or into another step.
+pub(crate) fn apply(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Applied {
+    let status = head.status();
+    if let Some(step) = accel_redirect(request, passing, rewriting, head) {
+        return Applied::Step(step);
+    }
+    let response = &mut request.response;
+    response.status = status;
+    let text = head.status_line(&head.bytes);
+    response.status_text = (!text.is_empty()).then(|| head.bytes.slice_ref(text));
+    response.content_length = head.content_length();
+    response.conditions_judged = true;
+    response.fields.reserve(head.fields().len());
+    for field in head.counting() {
+        let name = field.name(&head.bytes);
+        if passing.hidden.contains(field.known, name) {
+            continue;
+        }
+        let copied = copy_field(request, passing, rewriting, field.known, head.owned(field));
+        if let Err(Undecided) = copied {
+            return Applied::Step(fail(request));
+        }
+    }
+    // A configuration that passes these two fields on gets no others in their place.
+    for known in [Known::Server, Known::Date] {
+        if head.find(known).is_none() && !passing.hidden.contains_known(known) {
+            let member = match known {
+                Known::Server => &mut request.response.server,
+                _ => &mut request.response.date,
+            };
+            *member = Some(Bytes::new());
+        }
+    }
+    if passing.force_ranges {
+        request.response.allow_ranges = true;
+        request.response.single_range = true;
+    }
+    Applied::Pass
+}
+
+/// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
+pub(crate) fn last_modified(head: &AnswerHead) -> Option<i64> {
+    proto::date::parse_http(head.value(Known::LastModified, &head.bytes)?)
+}
+
+/// Whether the answer is sent in pieces as full as may be: `proxy_buffering`, unless the upstream says otherwise.
+pub(crate) fn is_buffered(passing: &Passing, head: &AnswerHead) -> bool {
+    let mut buffered = passing.buffering;
+    if passing.ignored.contains_known(Known::XAccelBuffering) {
+        return buffered;
+    }
+    for field in head.all(Known::XAccelBuffering) {
+        let value = field.value(&head.bytes);
+        if value.eq_ignore_ascii_case(b"yes") {
+            buffered = true;
+        } else if value.eq_ignore_ascii_case(b"no") {
+            buffered = false;
+        }
+    }
+    buffered
+}
+
+fn warn_of_duplicate(request: &Request, bytes: &[u8], field: h1::Field, first: h1::Field) {
+    let text = |field: h1::Field| {
+        let (name, value) = (field.name(bytes), field.value(bytes));
+        [name, b": ", value].concat()
+    };
+    let (second, first) = (text(field), text(first));
+    log::error!(
+        request,
+        Warn,
+        "upstream sent duplicate header line: \"{}\", previous value: \"{}\", ignored {READING}",
+        log::Printable(&second),
+        log::Printable(&first)
+    );
+}
+
+/// Answers for a 101 that was not asked for: 502, and nothing of what follows it, which is of another protocol. Unless
+/// `error_page` names one there is no page: a client that goes on in that protocol would misread it.
+pub(crate) fn refuse_upgrade(request: &mut Request) -> Step {
+    log::error!(
+        request,
+        Error,
+        "upstream sent unexpected 101 response {READING}"
+    );
+    request.activity.doing = WHILE_READING;
+    note(request, |attempt, began| {
+        attempt.response_time = began.elapsed();
+    });
+    if request.plan.error_pages.has(502) {
+        return Step::Finish(502);
+    }
+    request.response.status = 502;
+    request.response.content_length = Some(0);
+    Step::Respond(Body::Empty)
+}
+
+/// The head of a 101, as the client gets it.
+pub(super) fn copy_for_upgrade(
+    request: &mut Request,
+    passing: &Passing,
+    answer: &UpstreamResponse,
+) {
+    request.response.status = 101;
+    let text = answer.head.status_line(&answer.head.bytes);
+    request.response.status_text = Some(Bytes::copy_from_slice(text));
+    for field in answer.head.counting() {
+        let name = field.name(&answer.head.bytes);
+        match field.known {
+            Known::Connection | Known::KeepAlive => continue,
+            known if passing.hidden.contains(known, name) => continue,
+            Known::Server => request.response.server = Some(Bytes::new()),
+            Known::Date => request.response.date = Some(Bytes::new()),
+            _ => {}
+        }
+        request.response.fields.push(answer.head.owned(field));
+    }
+}
+
+/// Keeps the answer's fields for `$upstream_http_*`.
+pub(crate) fn remember(request: &mut Request, head: &AnswerHead) {
+    let Some(attempts) = Attempts::of(request) else {
+        return;
+    };
+    attempts.borrow_mut().answer = Some(head.clone());
+}
+
+/// `X-Accel-Redirect`: a path or a named location of this server answers instead.
+fn accel_redirect(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Option<Step> {
+    let value = head.value(Known::XAccelRedirect, &head.bytes)?;
+    if passing.ignored.contains_known(Known::XAccelRedirect) {
+        return None;
+    }
+    if let Err(Undecided) = keep_over_redirect(request, passing, rewriting, head) {
+        return Some(fail(request));
+    }
+    request.activity.doing = WHILE_READING;
+    if value.first() == Some(&b'@') {
+        return Some(Step::Named(Bytes::copy_from_slice(value)));
+    }
+    let mut path = Vec::new();
+    match proto::uri::parse_unsafe(value, &mut path) {
+        Ok(args) => {
+            request.become_get();
+            Some(Step::Redirect {
+                uri: path,
+                args: args.map(<[u8]>::to_vec),
+            })
+        }
+        Err(_) => {
+            log::error!(
+                request,
+                Error,
+                "unsafe URI \"{}\" was detected {READING}",
+                log::Printable(if path.is_empty() { value } else { &path })
+            );
+            Some(Step::Finish(404))
+        }
+    }
+}
+
+/// Fields of the answer that the client gets from wherever it was sent to.
+fn keep_over_redirect(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    head: &AnswerHead,
+) -> Result<(), Undecided> {
+    const KEPT: [&[u8]; 5] = [
+        b"Set-Cookie",
+        b"Content-Disposition",
+        b"Cache-Control",
+        b"Expires",
+        b"Accept-Ranges",
+    ];
+    for field in head.counting() {
+        let (name, value) = (field.name(&head.bytes), field.value(&head.bytes));
+        if field.known == Known::ContentType {
+            set_content_type(request, value);
+        } else if passing.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
+            // As in `copy_field`.
+        } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+            let Field { name, mut value } = head.owned(field);
+            if name.eq_ignore_ascii_case(b"Accept-Ranges") {
+                request.response.accept_ranges = Some(value.clone());
+            } else if name.eq_ignore_ascii_case(b"Set-Cookie") {
+                value = rewriting.cookie(request, value)?;
+            }
+            request.response.fields.push(Field { name, value });
+        }
+    }
+    Ok(())
+}
+
+/// A field of the answer cannot be made: as in nginx, those before it stay.
+fn fail(request: &mut Request) -> Step {
+    request.response.status_text = None;
+    request.response.content_length = None;
+    super::finish(request, 500)
+}
+
+/// Puts one field of the answer where it belongs.
+fn copy_field(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    known: Known,
+    field: Field,
+) -> Result<(), Undecided> {
+    let Field { name, value } = field;
+    let field = |value: Bytes| Field {
+        name: name.clone(),
+        value,
+    };
+    match known {
+        Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
+        Known::ContentType => set_content_type(request, &value),
+        Known::LastModified => {
+            request.response.last_modified = proto::date::parse_http(&value);
+            request.response.fields.push(field(value));
+        }
+        Known::Date => {
+            request.response.date = Some(Bytes::new());
+            request.response.fields.push(field(value));
+        }
+        Known::Server => {
+            request.response.server = Some(Bytes::new());
+            request.response.fields.push(field(value));
+        }
+        Known::Location => {
+            // Only what `proxy_redirect` has changed is made absolute, as in nginx.
+            match rewriting.location(request, &value) {
+                Some(rewritten) => {
+                    let absolute = request.plan.core.absolute_redirect;
+                    request.response.add_location(rewritten, absolute);
+                }
+                None => {
+                    let own = !rewriting.rewrites_locations() && value.first() != Some(&b'/');
+                    if own {
+                        if request.is_answered() {
+                            request.response.location = None;
+                        }
+                        request.response.location_field = Some(value.clone());
+                    }
+                    request.response.fields.push(field(value));
+                }
+            }
+        }
+        Known::ContentEncoding => {
+            request.response.coding = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        // Whoever may ask for ranges in any case is told by what cuts them.
+        Known::AcceptRanges if passing.force_ranges => {}
+        Known::AcceptRanges => {
+            request.response.accept_ranges = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        Known::ContentRange => {
+            request.response.content_range = Some(value.clone());
+            request.response.fields.push(field(value));
+        }
+        Known::SetCookie => {
+            let value = rewriting.cookie(request, value)?;
+            request.response.fields.push(field(value));
+        }
+        Known::Refresh => {
+            let rewritten = rewriting.refresh(request, &value);
+            request
+                .response
+                .fields
+                .push(field(rewritten.unwrap_or(value)));
+        }
+        _ => request.response.fields.push(field(value)),
+    }
+    Ok(())
+}
+
+/// Content-Type: the media type stands alone so that filters can look at it; what follows it
+/// is sent as it came.
+fn set_content_type(request: &mut Request, value: &[u8]) {
+    let semicolon = memchr::memchr(b';', value);
+    let end = semicolon.unwrap_or(value.len());
+    let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
+    request.response.content_type = Bytes::copy_from_slice(media_type);
+    let parameters = value.get(end..).unwrap_or_default();
+    let charset = proto::header::parameter(parameters, b"charset", b';');
+    match charset {
+        Some(charset) if !charset.is_empty() && is_only_charset(parameters) => {
+            let charset = charset.trim_ascii();
+            request.response.charset = Bytes::copy_from_slice(
+                charset
+                    .strip_prefix(b"\"")
+                    .and_then(|c| c.strip_suffix(b"\""))
+                    .unwrap_or(charset),
+            );
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+        _ => {
+            request.response.content_type_parameters =
+                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
+        }
+    }
+}
+
+fn is_only_charset(parameters: &[u8]) -> bool {
+    memchr::memchr_iter(b';', parameters).count() == 1
+}

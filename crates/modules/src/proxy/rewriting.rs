@@ -1,0 +1,54 @@
+//! `proxy_redirect` and `proxy_cookie_*` on the fields of an answer.
+
+use bytes::Bytes;
+use http::request::Request;
+
+use super::cookies::Cookies;
+use super::settings::Redirect;
+use crate::passing::rewriting::{Rewrite, Undecided};
+
+/// What a `proxy_pass` changes.
+pub(super) struct Rewriting<'a> {
+    /// How Location and Refresh are rewritten.
+    pub(super) redirects: &'a [Redirect],
+    /// How Set-Cookie is.
+    pub(super) cookies: &'a Cookies,
+}
+
+impl Rewrite for Rewriting<'_> {
+    fn rewrites_locations(&self) -> bool {
+        !self.redirects.is_empty()
+    }
+
+    fn location(&self, request: &mut Request, value: &Bytes) -> Option<Bytes> {
+        for redirect in self.redirects {
+            match redirect {
+                Redirect::Prefix { from, to } => {
+                    let from = from.evaluate(request);
+                    if let Some(rest) = value.strip_prefix(&*from) {
+                        let mut out = to.evaluate(request).to_vec();
+                        out.extend_from_slice(rest);
+                        return Some(out.into());
+                    }
+                }
+                Redirect::Regex { pattern, to } => {
+                    let matched = pattern.matches(request, value);
+                    let matched = matched.unwrap_or_else(|undecided| {
+                        // As in nginx, the next one is tried then.
+                        let doing = " while reading response header from upstream";
+                        pattern.alert(request, value, undecided, doing);
+                        false
+                    });
+                    if matched {
+                        return Some(to.evaluate(request));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn cookie(&self, request: &mut Request, value: Bytes) -> Result<Bytes, Undecided> {
+        Ok(self.cookies.rewrite(request, &value)?.unwrap_or(value))
+    }
+}
