@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     if process::is_worker() {
         return process::worker_main(&TIDEGATE);
     }
+    if let Some(code) = serve::php::keep() {
+        return code;
+    }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(code) = bench::as_another_tool(&program, &arguments) {

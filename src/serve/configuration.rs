@@ -6,6 +6,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use super::php::locations::{FRONT_CONTROLLER, Treatment};
 use super::secure::Secure;
 use super::types;
 
@@ -33,6 +34,7 @@ pub(super) struct Site {
     pub(super) spa: bool,
     pub(super) cors: bool,
     pub(super) hidden: bool,
+    pub(super) php: Treatment,
 }
 
 /// How requests are logged.
@@ -88,15 +90,20 @@ http {{
     sendfile on;
     tcp_nopush on;
     log_not_found off;
-{temporary}{access_log}{issuer}{server}{plain}}}
+{temporary}{access_log}{php}{issuer}{server}{plain}}}
 ",
             pid = self.private("", "pid", "pid"),
             temporary = self.private("    ", "client_body_temp_path", "body")
-                + &self.private("    ", "proxy_temp_path", "proxy"),
+                + &self.private("    ", "proxy_temp_path", "proxy")
+                + &match self.php.runs() {
+                    true => self.private("    ", "fastcgi_temp_path", "fastcgi"),
+                    false => String::new(),
+                },
+            php = self.php.http_lines(),
             types = types::block(),
             charset_types = types::with_charset(),
             gzip_types = types::worth_compressing(),
-            access_log = self.access_log.lines(self.output),
+            access_log = self.access_log_lines(),
             issuer = self
                 .secure
                 .as_ref()
@@ -143,7 +150,10 @@ http {{
         let secure = self.secure.iter().flat_map(Secure::server_lines);
         secure.for_each(|secure| line(&secure));
         line(&format!("root {};", self.root));
-        line("index index.html index.htm;");
+        line(match self.php.runs() {
+            true => "index index.php index.html index.htm;",
+            false => "index index.html index.htm;",
+        });
         // The port that people see may be another one than ours.
         line("absolute_redirect off;");
         self.headers(ASK).iter().for_each(|header| line(header));
@@ -160,27 +170,75 @@ http {{
             line("autoindex_format page;");
             line("autoindex_localtime on;");
         }
-        if self.spa {
-            line("location / { try_files $uri $uri/ /index.html; }");
+        self.php.server_lines().iter().for_each(|php| line(php));
+        if self.php.runs() && !matches!(self.secure, Some(Secure::Domains { .. })) {
+            // What a client that names no host asks for; scripts make URLs of it.
+            line("server_name localhost;");
         }
-        if !self.hidden {
-            // RFC 8615 has a name for what is not meant to be hidden.
-            line("location ^~ /.well-known/ {");
-            line("    location ~ ^/\\.well-known/(?:.*/)?\\. { return 404; }");
-            line("}");
-            line("location ~ /\\. { return 404; }");
+        let fallback = match (self.spa, self.php.runs()) {
+            (true, _) => Some("/index.html"),
+            (false, true) => Some(FRONT_CONTROLLER),
+            (false, false) => None,
+        };
+        if let Some(fallback) = fallback {
+            line(&format!(
+                "location / {{ try_files $uri $uri/ {fallback}; }}"
+            ));
         }
+        // What has an extension is a file or nothing to an application of one page.
+        let fallback = fallback.filter(|_| !self.spa);
+        self.php_locations(fallback)
+            .iter()
+            .for_each(|php| line(php));
         line(&format!("location ~ {} {{", quoted(DIGEST_NAME)));
         self.headers(KEEP)
             .iter()
             .for_each(|header| line(&format!("    {header}")));
+        if let Some(fallback) = fallback {
+            line(&format!("    try_files $uri {fallback};"));
+        }
         line("}");
         if self.spa {
-            // What has an extension is a file or nothing.
             line("location ~ \\.[^/.]+$ {}");
         }
         text.push_str("    }\n");
         text
+    }
+
+    /// Locations of what is hidden and of PHP, which come before all that know files only. `fallback` takes what is no file.
+    fn php_locations(&self, fallback: Option<&str>) -> Vec<String> {
+        // Its answers say themselves what is to become of them.
+        let headers = match self.cors {
+            true => self.cors_headers(),
+            false => vec!["add_header_inherit off;".to_owned()],
+        };
+        let php = self.php.locations(
+            fallback.unwrap_or("=404"),
+            &headers,
+            &self.access_log.destinations(self.output),
+        );
+        let mut lines = Vec::new();
+        if !self.hidden {
+            // RFC 8615 has a name for what is not meant to be hidden.
+            lines.push("location ^~ /.well-known/ {".to_owned());
+            lines.push("    location ~ [^/]/\\. { return 404; }".to_owned());
+            lines.extend(php.lines().map(|line| format!("    {line}")));
+            if let Some(fallback) = fallback {
+                lines.push(format!("    try_files $uri $uri/ {fallback};"));
+            }
+            lines.push("}".to_owned());
+            lines.push("location ~ /\\. { return 404; }".to_owned());
+        }
+        let front = self.php.front_controller(&headers);
+        lines.extend(front.lines().chain(php.lines()).map(str::to_owned));
+        lines
+    }
+
+    /// The formats of the access log and where its lines go.
+    fn access_log_lines(&self) -> String {
+        let destinations = self.access_log.destinations(self.output).into_iter();
+        let destinations = destinations.map(|line| format!("    {line}\n"));
+        self.access_log.formats() + &destinations.collect::<String>()
     }
 
     /// Every header of a scope: a location with one of its own has no other.
@@ -193,34 +251,65 @@ http {{
             "add_header Referrer-Policy strict-origin-when-cross-origin always;".to_owned(),
         ];
         if self.cors {
-            let cors = [
-                ("Origin", "*"),
-                ("Methods", "GET, HEAD, OPTIONS"),
-                ("Headers", "*, Authorization, Range"),
-            ];
-            let allow = |(name, value): (&str, &str)| {
-                format!("add_header Access-Control-Allow-{name} \"{value}\" always;")
-            };
-            headers.extend(cors.map(allow));
-            headers.push("add_header Access-Control-Expose-Headers \"*\" always;".to_owned());
-            headers.push("add_header Access-Control-Max-Age 86400 always;".to_owned());
+            headers.extend(self.cors_headers());
         }
+        headers
+    }
+
+    /// The headers that let pages of other origins read the site.
+    fn cors_headers(&self) -> Vec<String> {
+        let methods = match self.php.runs() {
+            true => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            false => "GET, HEAD, OPTIONS",
+        };
+        let cors = [
+            ("Origin", "*"),
+            ("Methods", methods),
+            ("Headers", "*, Authorization, Range"),
+        ];
+        let allow = |(name, value): (&str, &str)| {
+            format!("add_header Access-Control-Allow-{name} \"{value}\" always;")
+        };
+        let mut headers: Vec<String> = cors.map(allow).into();
+        headers.push("add_header Access-Control-Expose-Headers \"*\" always;".to_owned());
+        headers.push("add_header Access-Control-Max-Age 86400 always;".to_owned());
         headers
     }
 }
 
 impl AccessLog {
-    /// The lines of the `http` block.
-    fn lines(self, output: &str) -> String {
+    /// Classes of status on a terminal: name, which status is of it, colour.
+    const CLASSES: [(&str, &str, u8); 4] = [
+        ("done", "~^2 1; default 0;", 32),
+        ("moved", "~^3 1; default 0;", 36),
+        ("refused", "~^4 1; default 0;", 33),
+        ("failed", "~^[234] 0; default 1;", 31),
+    ];
+
+    /// What the lines are like: lines of the `http` block.
+    fn formats(self) -> String {
+        match self {
+            AccessLog::Json => json_format(),
+            AccessLog::Terminal { colours } => terminal_formats(colours),
+        }
+    }
+
+    /// Every `access_log` of a scope: one with a line of its own has no other.
+    fn destinations(self, output: &str) -> Vec<String> {
         let output = quoted(output);
         match self {
-            AccessLog::Json => json_lines(&output),
-            AccessLog::Terminal { colours } => terminal_lines(&output, colours),
+            AccessLog::Json => vec![format!("access_log {output} json;")],
+            AccessLog::Terminal { .. } => {
+                let line = |(name, ..): (&str, &str, u8)| {
+                    format!("access_log {output} {name} if=${name};")
+                };
+                AccessLog::CLASSES.map(line).into()
+            }
         }
     }
 }
 
-fn json_lines(output: &str) -> String {
+fn json_format() -> String {
     let fields = [
         ("time", "\"$time_iso8601\""),
         ("client", "\"$remote_addr\""),
@@ -237,23 +326,17 @@ fn json_lines(output: &str) -> String {
     ];
     let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
     format!(
-        "    log_format json escape=json '{{{}}}';\n    access_log {output} json;\n",
+        "    log_format json escape=json '{{{}}}';\n",
         fields.join(",")
     )
 }
 
 /// A format for each class of status: colours are text of the format, because values of variables
 /// are made harmless.
-fn terminal_lines(output: &str, colours: bool) -> String {
+fn terminal_formats(colours: bool) -> String {
     let mut text =
         String::from("    map $time_iso8601 $clock { default -; ~T(?<of_day>[0-9:]+) $of_day; }\n");
-    let classes = [
-        ("done", "~^2 1; default 0;", 32),
-        ("moved", "~^3 1; default 0;", 36),
-        ("refused", "~^4 1; default 0;", 33),
-        ("failed", "~^[234] 0; default 1;", 31),
-    ];
-    for (name, rows, colour) in classes {
+    for (name, rows, colour) in AccessLog::CLASSES {
         let status = match colours {
             true => format!("\u{1b}[{colour}m$status\u{1b}[0m"),
             false => "$status".to_owned(),
@@ -262,8 +345,7 @@ fn terminal_lines(output: &str, colours: bool) -> String {
             text,
             "    map $status ${name} {{ {rows} }}
     log_format {name} '$clock $request_method $request_uri {status} ${{body_bytes_sent}}B \
-             ${{request_time}}s';
-    access_log {output} {name} if=${name};\n"
+             ${{request_time}}s';\n"
         );
     }
     text
@@ -298,6 +380,7 @@ mod tests {
             spa: false,
             cors: false,
             hidden: false,
+            php: Treatment::Refuse,
         }
     }
 
@@ -321,7 +404,15 @@ mod tests {
             AccessLog::Terminal { colours: false },
             AccessLog::Terminal { colours: true },
         ];
-        for (number, access_log) in (0..32).zip(logs.into_iter().cycle()) {
+        let php = [
+            Treatment::Refuse,
+            Treatment::Run("unix:/tmp/a $b \"c\"/php.sock".to_owned()),
+            Treatment::Send,
+            Treatment::Run("127.0.0.1:9000".to_owned()),
+            Treatment::Refuse,
+        ];
+        let each = logs.into_iter().cycle().zip(php.into_iter().cycle());
+        for (number, (access_log, php)) in (0..32 * 5).zip(each) {
             let site = Site {
                 access_log,
                 browse: number & 1 != 0,
@@ -329,6 +420,7 @@ mod tests {
                 cors: number & 4 != 0,
                 hidden: number & 8 != 0,
                 users: (number & 16 != 0).then(|| "/tmp/users".to_owned()),
+                php,
                 ..site()
             };
             let text = site.configuration();

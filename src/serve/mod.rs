@@ -4,12 +4,13 @@
 //! configuration ([`configuration`]), which takes the way of every configuration. Here are the
 //! arguments, the addresses and what is printed.
 //!
-//! Deliberately not here: passing requests on, several sites, reload. Who wants those writes a
+//! Deliberately not here: passing requests on (but to PHP), several sites, reload. Who wants those writes a
 //! configuration; `--print-configuration` is the one to begin with.
 
 mod addresses;
 mod configuration;
 mod password;
+pub(crate) mod php;
 mod secure;
 mod types;
 
@@ -26,6 +27,8 @@ use crate::application::{Texts, Tidegate};
 use crate::private_folder::PrivateFolder;
 pub(crate) use configuration::quoted;
 use configuration::{AccessLog, Site};
+use php::Php;
+use php::locations::Treatment;
 use secure::{Internal, Secure, Tls};
 
 /// Serve a folder, without any configuration
@@ -75,8 +78,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
     password_file: Option<PathBuf>,
     /// Serve names that begin with a dot, too (.git, .env)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "php")]
     hidden: bool,
+    /// Run PHP, with index.php as what answers unknown paths: by a php-fpm that listens where distributions
+    /// have it or on 127.0.0.1:9000, else by a pool of its own; or by the php-fpm at HOST:PORT or unix:PATH,
+    /// or by a pool of the program PATH
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    php: Option<String>,
+    /// Send the source of PHP as files; without it and --php it is refused
+    #[arg(long, conflicts_with = "php")]
+    php_source: bool,
     /// Types by extension, in the format of nginx's mime.types, in addition to the built-in ones
     #[arg(long, value_name = "FILE")]
     types: Option<PathBuf>,
@@ -104,6 +115,8 @@ struct Prepared {
     /// Files of the configuration that are on no disk.
     texts: BTreeMap<PathBuf, Vec<u8>>,
     announcement: String,
+    /// Ended when it is dropped, at the end.
+    _pool: Option<php::Pool>,
     /// Removed when it is dropped, at the end.
     _folder: PrivateFolder,
 }
@@ -115,6 +128,12 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         let directory = directory.display();
         return Err(format!(
             "--spa answers with index.html, which {directory} does not have"
+        ));
+    }
+    if arguments.spa && arguments.php.is_some() && directory.join("index.php").exists() {
+        let directory = directory.display();
+        return Err(format!(
+            "--spa has index.html answer unknown paths, and --php has index.php do it; {directory} has both, so leave out --spa"
         ));
     }
     let (listen, plain) = listen(&arguments);
@@ -148,6 +167,9 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         &mut texts,
         &mut notes,
     )?;
+    let wanted = arguments.php.as_deref();
+    let php = wanted.map(|wanted| php::find(wanted, &directory, folder.path(), user.as_ref()));
+    let php = php.transpose()?;
     let site = Site {
         plain,
         secure: secure.clone(),
@@ -170,15 +192,19 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         spa: arguments.spa,
         cors: arguments.cors,
         hidden: arguments.hidden,
+        php: treatment(&arguments, php.as_ref()),
     };
     let text = site.configuration();
     if arguments.print_configuration {
         print!("{text}");
         return Ok(None);
     }
+    let pool = php.as_ref().and_then(|php| php.pool.as_ref());
+    let pool = pool.map(|pool| pool.start(user.as_ref())).transpose()?;
     let mut announcement = String::new();
     announcement.extend(chosen.note.map(|note| format!("{note}\n")));
     announcement.push_str(&notes);
+    announcement.push_str(&about_php(&arguments, &directory, php));
     announcement.push_str(&open_to_all(&arguments, &chosen.addresses));
     announcement.push_str(&greeting(&directory, &chosen.addresses, secure.as_ref()));
     announcement.extend(user.and_then(|user| user.warning(&directory)));
@@ -196,6 +222,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         text,
         texts,
         announcement,
+        _pool: pool,
         _folder: folder,
     }))
 }
@@ -307,6 +334,34 @@ fn secure(
     Ok(Some(files))
 }
 
+/// What becomes of PHP. A pool that is not started has no address yet; a configuration that is printed names Debian's.
+fn treatment(arguments: &Arguments, php: Option<&Php>) -> Treatment {
+    const USUAL: &str = "unix:/run/php/php-fpm.sock";
+    match php {
+        Some(php) if arguments.print_configuration && php.pool.is_some() => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "No php-fpm runs here that could be named; the configuration says {USUAL}."
+            );
+            Treatment::Run(USUAL.to_owned())
+        }
+        Some(php) => Treatment::Run(php.server.clone()),
+        None if arguments.php_source => Treatment::Send,
+        None => Treatment::Refuse,
+    }
+}
+
+/// What to say of PHP: who runs it, or that nothing does.
+fn about_php(arguments: &Arguments, directory: &Path, php: Option<Php>) -> String {
+    let script = || php::first_script(directory).filter(|_| !arguments.php_source);
+    match php {
+        Some(php) => php.note,
+        None => script().map_or_else(String::new, |script| {
+            format!("PHP is not run and its source not sent ({script}); --php runs it.\n")
+        }),
+    }
+}
+
 fn greeting(directory: &Path, addresses: &[SocketAddr], secure: Option<&Secure>) -> String {
     let mut text = format!("Serving {} at\n", directory.display());
     for url in urls(addresses, secure) {
@@ -407,7 +462,21 @@ impl User {
     }
 
     fn may_enter(&self, folder: &Path) -> bool {
-        let Ok(metadata) = folder.metadata() else {
+        const EXECUTE: u32 = 0o111;
+        self.may(folder, EXECUTE)
+    }
+
+    /// Whether the user may connect to a socket, as far as modes say.
+    fn may_connect(&self, socket: &Path) -> bool {
+        const WRITE: u32 = 0o222;
+        let real = socket.canonicalize();
+        let mut folders = real.iter().flat_map(|path| path.ancestors().skip(1));
+        self.may(socket, WRITE) && folders.all(|folder| self.may_enter(folder))
+    }
+
+    /// Whether the mode of a file has one of the bits for the user.
+    fn may(&self, path: &Path, bits: u32) -> bool {
+        let Ok(metadata) = path.metadata() else {
             return true;
         };
         let Identity {
@@ -417,14 +486,30 @@ impl User {
             ..
         } = self.identity;
         let owner = metadata.gid();
-        let bit = if user == 0 || metadata.uid() == user {
-            0o100
+        let whose = if user == 0 || metadata.uid() == user {
+            0o700
         } else if owner == group || groups.contains(&owner) {
-            0o010
+            0o070
         } else {
-            0o001
+            0o007
         };
-        user == 0 || metadata.mode() & bit != 0
+        user == 0 || metadata.mode() & bits & whose != 0
+    }
+
+    fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    fn is_root(&self) -> bool {
+        self.identity.user == 0
+    }
+
+    /// Lines of a pool of php-fpm: whom it runs as, and whose its socket is.
+    fn pool_lines(&self) -> String {
+        let Identity {
+            name, user, group, ..
+        } = &self.identity;
+        format!("user = {name}\ngroup = {group}\nlisten.owner = {user}\nlisten.group = {group}\n")
     }
 }
 

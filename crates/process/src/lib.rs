@@ -11,6 +11,7 @@
 
 pub mod application;
 pub mod bundle;
+pub mod companion;
 mod control;
 mod daemon;
 mod descriptors;

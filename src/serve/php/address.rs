@@ -1,0 +1,247 @@
+//! Where php-fpm listens, and what it answers there: whether anything listens, speaks FastCGI, and sees the folder.
+//!
+//! Nothing is run by asking: `FCGI_GET_VALUES` is about the application itself, and a folder is no script.
+
+use std::fmt::{self, Display};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use proto::cgi::Variables;
+use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter, STDIN_END};
+
+use crate::serve::User;
+
+/// How long each answer may take: of a pool whose children are all busy none comes.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// `FCGI_GET_VALUES` without a name, which php-fpm answers with as few (FastCGI specification, section 4.1).
+const GET_VALUES: [u8; 8] = [1, 9, 0, 0, 0, 0, 0, 0];
+/// `FCGI_GET_VALUES_RESULT`
+const GET_VALUES_RESULT: u8 = 10;
+/// `FCGI_VERSION_1`
+const VERSION: u8 = 1;
+
+/// The most bytes that are read of an answer: more than any of php-fpm's has.
+const ANSWER_LENGTH_MAX: usize = 64 * 1024;
+
+/// Where a php-fpm listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+/// As `server` and people write it.
+impl Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// What an address is good for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A FastCGI application that sees the folder.
+    Usable,
+    /// Nothing is there.
+    Absent(String),
+    /// Something is there that cannot be used, and why.
+    Refused(String),
+    /// A FastCGI application that does not see the folder: in a container, or as another user.
+    Blind,
+}
+
+impl Address {
+    /// `unix:PATH`, the PATH of a socket, or `HOST:PORT`.
+    pub(super) fn parse(text: &str) -> Result<Address, String> {
+        let path = text
+            .strip_prefix("unix:")
+            .or(text.starts_with('/').then_some(text));
+        if let Some(path) = path {
+            return Ok(Address::Unix(PathBuf::from(path)));
+        }
+        let found = text.to_socket_addrs();
+        let found = found.map_err(|error| format!("--php={text}: {error}"))?;
+        let first = found.into_iter().next();
+        first
+            .map(Address::Tcp)
+            .ok_or_else(|| format!("--php={text}: the host has no address"))
+    }
+
+    /// Asks what is there, on behalf of a user if it is another than the one of this process.
+    pub(super) fn ask(&self, directory: &Path, user: Option<&User>) -> Answer {
+        if let (Address::Unix(path), Some(user)) = (self, user)
+            && path.exists()
+            && !user.may_connect(path)
+        {
+            let name = user.name();
+            return Answer::Refused(format!("user {name} may not connect to it"));
+        }
+        match self.says_that_it_is_fastcgi() {
+            Ok(true) => {}
+            Ok(false) => return Answer::Refused("it does not speak FastCGI".to_owned()),
+            Err(Failure::Connecting(error)) => {
+                let text = process::log::failure("connect() failed", &error);
+                return match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        Answer::Absent(text)
+                    }
+                    _ => Answer::Refused(text),
+                };
+            }
+            Err(Failure::Answering(error)) => {
+                return Answer::Refused(match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        format!("it does not answer within {} s", ANSWER_LIMIT.as_secs())
+                    }
+                    _ => process::log::failure("it does not answer", &error),
+                });
+            }
+        }
+        match self.sees(directory) {
+            Some(false) => Answer::Blind,
+            // What was not answered this time is no reason to start another.
+            Some(true) | None => Answer::Usable,
+        }
+    }
+
+    /// Whether a FastCGI application answers here.
+    pub(super) fn says_that_it_is_fastcgi(&self) -> Result<bool, Failure> {
+        let answer = self.exchange(&GET_VALUES, |answer| answer.len() >= GET_VALUES.len())?;
+        Ok(matches!(
+            answer.as_slice(),
+            [VERSION, GET_VALUES_RESULT, ..]
+        ))
+    }
+
+    /// Whether the folder is there for the application. php-fpm says 404 of a script that is not there, and of a folder that it
+    /// may not be run (`security.limit_extensions`).
+    fn sees(&self, directory: &Path) -> Option<bool> {
+        use std::os::unix::ffi::OsStrExt;
+
+        let mut request = Vec::new();
+        let mut writer = RequestWriter::new(&mut request, false);
+        writer.push(b"SCRIPT_FILENAME", directory.as_os_str().as_bytes());
+        writer.push(b"REQUEST_METHOD", b"HEAD");
+        writer.push(b"SCRIPT_NAME", b"/");
+        writer.finish(PARAMS_LENGTH_MAX).ok()?;
+        request.extend_from_slice(&STDIN_END);
+        let answer = self.exchange(&request, |_| false).ok()?;
+        let says = |text: &[u8]| answer.windows(text.len()).any(|window| window == text);
+        match (says(b"Status: 404 "), says(b"Status: 403 ")) {
+            (true, _) => Some(false),
+            (_, true) => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Sends bytes, and reads until there is enough or the other side closes.
+    fn exchange(
+        &self,
+        request: &[u8],
+        is_enough: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<u8>, Failure> {
+        let limit = Some(ANSWER_LIMIT);
+        match self {
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(Failure::Connecting)?;
+                let timeouts = stream
+                    .set_read_timeout(limit)
+                    .and(stream.set_write_timeout(limit));
+                timeouts.map_err(Failure::Answering)?;
+                converse(stream, request, is_enough)
+            }
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, ANSWER_LIMIT)
+                    .map_err(Failure::Connecting)?;
+                let timeouts = stream
+                    .set_read_timeout(limit)
+                    .and(stream.set_write_timeout(limit));
+                timeouts.map_err(Failure::Answering)?;
+                converse(stream, request, is_enough)
+            }
+        }
+    }
+}
+
+/// Where asking has failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Connecting(io::Error),
+    Answering(io::Error),
+}
+
+fn converse(
+    mut stream: impl Read + Write,
+    request: &[u8],
+    is_enough: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<u8>, Failure> {
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    stream.write_all(request).map_err(Failure::Answering)?;
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while !is_enough(&answer) && answer.len() < ANSWER_LENGTH_MAX {
+        let count = stream.read(&mut part).map_err(Failure::Answering)?;
+        if count == 0 {
+            break;
+        }
+        answer.extend_from_slice(part.get(..count).unwrap_or_default());
+        if Instant::now() > deadline {
+            return Err(Failure::Answering(io::ErrorKind::TimedOut.into()));
+        }
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        let unix = |path: &str| Ok(Address::Unix(PathBuf::from(path)));
+        assert_eq!(Address::parse("unix:/run/a b.sock"), unix("/run/a b.sock"));
+        assert_eq!(Address::parse("/run/a.sock"), unix("/run/a.sock"));
+        let tcp = Address::parse("127.0.0.1:9000").unwrap();
+        assert_eq!(tcp.to_string(), "127.0.0.1:9000");
+        for text in ["", "9000", "127.0.0.1", "127.0.0.1:http:x"] {
+            let error = Address::parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("--php={text}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_application_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .unwrap();
+        });
+        let answer = address.ask(Path::new("/"), None);
+        server.join().unwrap();
+        assert_eq!(
+            answer,
+            Answer::Refused("it does not speak FastCGI".to_owned())
+        );
+        assert!(matches!(
+            address.ask(Path::new("/"), None),
+            Answer::Absent(_)
+        ));
+        let missing = Address::Unix(PathBuf::from("/nonexistent/php.sock"));
+        assert!(matches!(
+            missing.ask(Path::new("/"), None),
+            Answer::Absent(_)
+        ));
+    }
+}

@@ -1,0 +1,196 @@
+//! `--php`: PHP in a folder, by a php-fpm that runs already or by a pool of our own.
+//!
+//! [`address`] asks what answers where, [`pool`] is one of our own, which [`keeper`] looks after in a process beside the server,
+//! and [`locations`] is what the configuration says of PHP.
+//!
+//! Deliberately not here: another way to PHP than FastCGI, and what php.ini says.
+
+mod address;
+mod keeper;
+pub(super) mod locations;
+mod pool;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::User;
+use address::{Address, Answer};
+pub(crate) use keeper::run as keep;
+pub(super) use pool::{Pool, Settings};
+
+/// Sockets of distributions, of which the first that answers is taken. Of names with `*` those with the highest version come first.
+const SOCKETS: &[&str] = &[
+    "/run/php/php-fpm.sock",     // Debian, whichever version is preferred
+    "/run/php/php*-fpm.sock",    // Debian, by version
+    "/run/php-fpm/www.sock",     // Fedora and its kin
+    "/run/php-fpm/php-fpm.sock", // Arch
+    "/run/php-fpm.sock",
+    "/var/run/php-fpm/php-fpm.sock", // where /var/run is no link to /run
+    "/var/run/php-fpm.sock",
+];
+
+/// Where php-fpm listens by its own default.
+const PORT: &str = "127.0.0.1:9000";
+
+/// How PHP is reached.
+pub(super) struct Php {
+    /// The argument of `server` in the configuration.
+    pub(super) server: String,
+    /// The pool that is to be started for that.
+    pub(super) pool: Option<Settings>,
+    /// What to say about it.
+    pub(super) note: String,
+}
+
+/// Finds PHP as `--php` or `--php=WANTED` asks for it. A pool of our own would have its socket in `folder`.
+pub(super) fn find(
+    wanted: &str,
+    directory: &Path,
+    folder: &Path,
+    user: Option<&User>,
+) -> Result<Php, String> {
+    if wanted.is_empty() {
+        return search(directory, folder, user);
+    }
+    if pool::is_program(Path::new(wanted)) {
+        let program = fs::canonicalize(wanted).unwrap_or_else(|_| PathBuf::from(wanted));
+        return own(program, folder, user, String::new());
+    }
+    let address = Address::parse(wanted)?;
+    let blind = match address.ask(directory, user) {
+        Answer::Usable => String::new(),
+        Answer::Blind => format!(
+            "Warning: php-fpm at {address} does not find {}, so every script will be 404.\n",
+            directory.display()
+        ),
+        Answer::Absent(why) | Answer::Refused(why) => {
+            return Err(format!(
+                "--php={wanted}: no php-fpm can be used at {address}: {why}"
+            ));
+        }
+    };
+    Ok(running(&address, &blind))
+}
+
+/// The first php-fpm that runs and can be used, else a pool of our own.
+fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, String> {
+    let addresses = SOCKETS
+        .iter()
+        .flat_map(|pattern| matching(pattern))
+        .map(Address::Unix);
+    let addresses = addresses.chain(Address::parse(PORT));
+    let mut passed_by = String::new();
+    for address in addresses {
+        let why = match address.ask(directory, user) {
+            Answer::Usable => return Ok(running(&address, &passed_by)),
+            Answer::Absent(_) => continue,
+            Answer::Refused(why) => why,
+            Answer::Blind => format!("it does not find {}", directory.display()),
+        };
+        passed_by.push_str(&format!("{address} is not used: {why}.\n"));
+    }
+    match pool::find_program() {
+        Some(program) => own(program, folder, user, passed_by),
+        None => Err(format!(
+            "{passed_by}--php finds no PHP: no php-fpm listens at {} or {PORT}, and no program php-fpm is in PATH or /usr/sbin. \
+             Install it (Debian, Ubuntu, Fedora: the package php-fpm; Alpine: php84-fpm), or say where it listens: \
+             --php=HOST:PORT or --php=unix:PATH",
+            SOCKETS.join(", "),
+        )),
+    }
+}
+
+fn running(address: &Address, notes: &str) -> Php {
+    Php {
+        server: address.to_string(),
+        pool: None,
+        note: format!("{notes}PHP is run by php-fpm at {address}.\n"),
+    }
+}
+
+fn own(
+    program: PathBuf,
+    folder: &Path,
+    user: Option<&User>,
+    passed_by: String,
+) -> Result<Php, String> {
+    let whose = match user {
+        Some(user) if user.is_root() => " as root, who may do everything".to_owned(),
+        Some(user) => format!(" as user {}", user.name()),
+        None => String::new(),
+    };
+    let note = format!(
+        "{passed_by}PHP is run by a pool of its own, {}{whose}.\n",
+        program.display()
+    );
+    let pool = Settings::new(program, folder)?;
+    let socket = Address::Unix(folder.join(pool::SOCKET));
+    Ok(Php {
+        server: socket.to_string(),
+        pool: Some(pool),
+        note,
+    })
+}
+
+/// The files that a pattern names, those with the highest version first. A name without `*` is itself.
+fn matching(pattern: &str) -> Vec<PathBuf> {
+    let path = Path::new(pattern);
+    let parts = pattern
+        .rsplit_once('/')
+        .and_then(|(_, name)| name.split_once('*'));
+    let (Some(folder), Some((before, behind))) = (path.parent(), parts) else {
+        return vec![path.to_owned()];
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<(Vec<u32>, PathBuf)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let version = name.to_str()?.strip_prefix(before)?.strip_suffix(behind)?;
+            let version: Result<Vec<u32>, _> = version.split('.').map(str::parse).collect();
+            Some((version.ok()?, entry.path()))
+        })
+        .collect();
+    found.sort_by(|one, other| other.cmp(one));
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// A file of PHP in a folder itself, if there is one; looked for among so many names.
+pub(super) fn first_script(directory: &Path) -> Option<String> {
+    const NAMES_MAX: usize = 1000;
+    let entries = fs::read_dir(directory).ok()?.flatten().take(NAMES_MAX);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".php")).collect();
+    names.sort_by_key(|name| (name != "index.php", name.clone()));
+    names.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_the_highest_version_come_first() {
+        let folder = std::env::temp_dir().join(format!("tidegate-sockets-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for name in [
+            "php8.9-fpm.sock",
+            "php8.10-fpm.sock",
+            "php7.4-fpm.sock",
+            "phpx-fpm.sock",
+            "php-fpm.sock",
+        ] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        fs::write(folder.join("info.php"), "").unwrap();
+        let found = matching(folder.join("php*-fpm.sock").to_str().unwrap());
+        let names = ["php8.10-fpm.sock", "php8.9-fpm.sock", "php7.4-fpm.sock"];
+        assert_eq!(found, names.map(|name| folder.join(name)));
+        let one = folder.join("php-fpm.sock");
+        assert_eq!(matching(one.to_str().unwrap()), [one]);
+        assert_eq!(first_script(&folder), Some("info.php".to_owned()));
+        fs::write(folder.join("index.php"), "").unwrap();
+        fs::write(folder.join("a.php"), "").unwrap();
+        assert_eq!(first_script(&folder), Some("index.php".to_owned()));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
