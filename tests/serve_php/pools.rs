@@ -355,6 +355,7 @@ fn a_php_fpm_that_runs_is_found_and_one_that_is_not_ours_passed_by() {
     let site = Site::new();
     fs::create_dir_all("/run/php").unwrap();
     let socket = Path::new("/run/php/php99.9-fpm.sock");
+    let _removed = Removed(socket);
     let _ = fs::remove_file(socket);
     let path = socket.display();
     let other = OtherPool::start(
@@ -420,10 +421,19 @@ fn a_php_fpm_that_runs_is_found_and_one_that_is_not_ours_passed_by() {
     drop(other);
     let _ = fs::remove_file(socket);
     drop(UnixListener::bind(socket).unwrap());
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o666)).unwrap();
     let running = site.serve(&["--php"]);
     assert!(!running.printed.contains("99.9"), "{}", running.printed);
     assert_eq!(running.get("/").0, 200);
-    fs::remove_file(socket).unwrap();
+}
+
+/// A file that goes however the test ends.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0);
+    }
 }
 
 /// In a namespace of its own, where /usr/sbin is empty.
