@@ -23,7 +23,15 @@ impl PrivateFolder {
     pub(crate) fn temporary(purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base.filter(|path| path.is_dir());
-        let base = base.unwrap_or_else(std::env::temp_dir);
+        PrivateFolder::below(&base.unwrap_or_else(std::env::temp_dir), purpose)
+    }
+
+    /// The same where there is room for long bodies: `$XDG_RUNTIME_DIR` is in memory.
+    pub(crate) fn roomy(purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
+        PrivateFolder::below(&std::env::temp_dir(), purpose)
+    }
+
+    fn below(base: &Path, purpose: &str) -> Result<PrivateFolder, (PathBuf, io::Error)> {
         let process = std::process::id();
         let mut number = 0;
         loop {

@@ -145,7 +145,12 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let user = worker_user(arguments.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
-    let folder = PrivateFolder::temporary("serve").map_err(|(path, error)| {
+    let folder = match arguments.php {
+        // Uploads go through it.
+        Some(_) => PrivateFolder::roomy("serve"),
+        None => PrivateFolder::temporary("serve"),
+    };
+    let folder = folder.map_err(|(path, error)| {
         process::log::failure(&format!("mkdir() \"{}\" failed", path.display()), &error)
     })?;
     let types = arguments.types.as_deref().map(readable).transpose()?;
@@ -355,7 +360,7 @@ fn treatment(arguments: &Arguments, php: Option<&Php>) -> Treatment {
 fn about_php(arguments: &Arguments, directory: &Path, php: Option<Php>) -> String {
     let script = || php::first_script(directory).filter(|_| !arguments.php_source);
     match php {
-        Some(php) => php.note,
+        Some(php) => php.note + &php::warning(directory),
         None => script().map_or_else(String::new, |script| {
             format!("PHP is not run and its source not sent ({script}); --php runs it.\n")
         }),

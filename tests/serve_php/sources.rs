@@ -108,7 +108,9 @@ fn a_source_is_refused_where_php_is_run() {
                 }
             }
         }
-        running.wait_for_line("/a.php.bak holds PHP under a name that is not run; it is not sent");
+        running.wait_for_line(
+            "tidegate: /a.php.bak is PHP by its name, but by none that is run: not sent\n",
+        );
         assert_eq!(
             running.get("/a.php.html"),
             (200, "<p>a copy of a page</p>".to_owned())
@@ -150,7 +152,7 @@ fn a_source_is_refused_where_php_is_not_run() {
     assert_eq!(running.get("/").0, 403);
     assert_eq!(running.get("/main.c").0, 200);
     running.wait_for_line(
-        "/index.php holds PHP, which is not sent; --php runs it, --php-source sends it",
+        "tidegate: /index.php is PHP by its name, and not sent; --php runs it, --php-source sends it\n",
     );
     assert!(!running.said().contains("/no.php"), "{}", running.said());
     drop(running);

@@ -55,6 +55,8 @@ pub(super) enum Answer {
     Refused(String),
     /// A FastCGI application that does not see the folder: in a container, or as another user.
     Blind,
+    /// A FastCGI application that does not say whether it sees the folder, as php-fpm would.
+    Odd,
 }
 
 impl Address {
@@ -106,8 +108,8 @@ impl Address {
         }
         match self.sees(directory) {
             Some(false) => Answer::Blind,
-            // What was not answered this time is no reason to start another.
-            Some(true) | None => Answer::Usable,
+            Some(true) => Answer::Usable,
+            None => Answer::Odd,
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) const ARGUMENTS: [&str; 4] = ["tidegate:", "keeper", "of", "php-fpm"]
 /// php-fpm's option without which it serves as no root.
 pub(super) const AS_ROOT: &str = "--allow-to-run-as-root";
 
-/// What the keeper says on its standard output once PHP answers; anything else is why it does not.
+/// What the keeper says on its standard output once PHP answers; a text without a line break is why it does not.
 pub(super) const READY: &str = "ready\n";
 
 /// How long php-fpm may take to answer.
@@ -80,6 +80,12 @@ struct Php {
     started: Instant,
 }
 
+/// Why there is no php-fpm.
+enum NoStart {
+    Failed(String),
+    ServerEnded,
+}
+
 /// What the keeper waited for.
 enum Event {
     ServerEnded,
@@ -89,28 +95,22 @@ enum Event {
 
 impl Keeper {
     fn run(self) -> ExitCode {
-        let ready = match self.start() {
-            Ok(php) => {
-                let mut stdout = io::stdout();
-                // Nothing more is said there, and its end is what the server reads up to.
-                let said = stdout
-                    .write_all(READY.as_bytes())
-                    .and_then(|()| stdout.flush());
-                let _ = fs::File::open("/dev/null").map(|null| rustix::stdio::dup2_stdout(&null));
-                said.map(|()| php).map_err(|error| error.to_string())
-            }
-            Err(text) => Err(text),
+        let first = self.start();
+        let (said, code) = match &first {
+            Ok(_) => (READY, ExitCode::SUCCESS),
+            Err(NoStart::Failed(text)) => (text.as_str(), ExitCode::FAILURE),
+            Err(NoStart::ServerEnded) => ("", ExitCode::SUCCESS),
         };
-        match ready {
-            Ok(php) => self.keep(php),
-            Err(text) => {
-                let _ = io::stdout().write_all(text.as_bytes());
-                self.remove();
-                return ExitCode::FAILURE;
-            }
+        // Where the server does not hear it, it has ended.
+        let mut stdout = io::stdout();
+        let _ = stdout
+            .write_all(said.as_bytes())
+            .and_then(|()| stdout.flush());
+        if let Ok(php) = first {
+            self.keep(php);
         }
         self.remove();
-        ExitCode::SUCCESS
+        code
     }
 
     /// Removes everything that the server has put into the private folder, too.
@@ -120,8 +120,8 @@ impl Keeper {
     }
 
     /// Starts php-fpm and waits until it answers; what has been started is ended where it does not.
-    fn start(&self) -> Result<Php, String> {
-        let mut php = self.spawn()?;
+    fn start(&self) -> Result<Php, NoStart> {
+        let mut php = self.spawn().map_err(NoStart::Failed)?;
         let address = Address::Unix(self.folder.join(SOCKET));
         let deadline = php.started + START_LIMIT;
         loop {
@@ -132,17 +132,17 @@ impl Keeper {
                 Event::Nothing if Instant::now() < deadline => {}
                 Event::Nothing => {
                     php.stop();
-                    return Err(format!(
-                        "it does not answer within {} s",
-                        START_LIMIT.as_secs()
-                    ));
+                    let seconds = START_LIMIT.as_secs();
+                    let text = format!("it does not answer within {seconds} s");
+                    return Err(NoStart::Failed(text));
                 }
                 Event::PhpEnded => {
-                    return Err(format!("it {} before it answered", how(php.reap())));
+                    let text = format!("it {} before it answered", how(php.reap()));
+                    return Err(NoStart::Failed(text));
                 }
                 Event::ServerEnded => {
                     php.stop();
-                    return Err("the server has ended".to_owned());
+                    return Err(NoStart::ServerEnded);
                 }
             }
         }
@@ -218,7 +218,9 @@ impl Keeper {
     fn start_again(&self, pause: &mut Duration) -> Option<Php> {
         match self.start() {
             Ok(php) => Some(php),
-            Err(text) => {
+            // Which the next wait sees.
+            Err(NoStart::ServerEnded) => None,
+            Err(NoStart::Failed(text)) => {
                 *pause = next(*pause);
                 say(&format!(
                     "php-fpm: {text}; the next attempt is in {} ms",

@@ -71,11 +71,11 @@ impl Treatment {
                 format!(
                     "    upstream php {{\n        server {};\n    }}\n{}",
                     quoted(server),
-                    hint("holds PHP under a name that is not run; it is not sent")
+                    hint("is PHP by its name, but by none that is run: not sent")
                 )
             }
             Treatment::Refuse => {
-                hint("holds PHP, which is not sent; --php runs it, --php-source sends it")
+                hint("is PHP by its name, and not sent; --php runs it, --php-source sends it")
             }
             Treatment::Send => String::new(),
         }
@@ -156,7 +156,8 @@ fn indented(lines: &[String]) -> String {
 
 /// The line on standard error for a source that is there and not sent.
 fn hint(why: &str) -> String {
+    let program = process::PROGRAM;
     format!(
-        "    log_format php_source '$request_uri {why}';\n    map $status $is_php_source {{ 403 1; default 0; }}\n"
+        "    log_format php_source '{program}: $request_uri {why}';\n    map $status $is_php_source {{ 403 1; default 0; }}\n"
     )
 }

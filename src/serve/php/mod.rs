@@ -58,7 +58,7 @@ pub(super) fn find(
     }
     let address = Address::parse(wanted)?;
     let blind = match address.ask(directory, user) {
-        Answer::Usable => String::new(),
+        Answer::Usable | Answer::Odd => String::new(),
         Answer::Blind => format!(
             "Warning: php-fpm at {address} does not find {}, so every script will be 404.\n",
             directory.display()
@@ -85,6 +85,7 @@ fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, S
             Answer::Usable => return Ok(running(&address, &passed_by)),
             Answer::Absent(_) => continue,
             Answer::Refused(why) => why,
+            Answer::Odd => "it does not answer as php-fpm does".to_owned(),
             Answer::Blind => format!("it does not find {}", directory.display()),
         };
         passed_by.push_str(&format!("{address} is not used: {why}.\n"));
@@ -154,9 +155,34 @@ fn matching(pattern: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// A file of PHP in a folder itself, if there is one; looked for among so many names.
+/// How many names of a folder are looked at for what is only to be said.
+const NAMES_MAX: usize = 1000;
+
+/// A warning where a file of Apache's, in the folder itself or one in it, closes what is open here.
+pub(super) fn warning(directory: &Path) -> String {
+    const LENGTH_MAX: u64 = 64 * 1024;
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let folders = entries.take(NAMES_MAX).map(|entry| entry.path());
+    let rules = std::iter::once(directory.to_owned()).chain(folders);
+    let closes = |path: &PathBuf| {
+        let is_short =
+            fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= LENGTH_MAX);
+        let text = fs::read(path).ok().filter(|_| is_short).unwrap_or_default();
+        let text = text.to_ascii_lowercase();
+        let says = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
+        says(b"deny from all") || says(b"all denied")
+    };
+    let found = rules.map(|folder| folder.join(".htaccess")).find(closes);
+    found.map_or_else(String::new, |path| {
+        format!(
+            "Warning: {} closes something to clients, and is not read here: files of Apache have no effect.\n",
+            path.strip_prefix(directory).unwrap_or(&path).display()
+        )
+    })
+}
+
+/// A file of PHP in a folder itself, if there is one.
 pub(super) fn first_script(directory: &Path) -> Option<String> {
-    const NAMES_MAX: usize = 1000;
     let entries = fs::read_dir(directory).ok()?.flatten().take(NAMES_MAX);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| name.ends_with(".php")).collect();

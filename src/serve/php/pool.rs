@@ -1,7 +1,7 @@
 //! A pool of php-fpm of our own: the program, its configuration, and the keeper that looks after both.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,9 @@ const KEPT_FROM_PHP: &[&str] = &[
     "LISTEN_FDS",
     "FPM_SOCKETS",
 ];
+
+/// What PHP gets of root's environment, to find programs and to tell the time.
+const KEPT_FROM_ROOT: &[&str] = &["PATH", "TZ", "LANG"];
 
 /// The fewest and the most children of a pool; between them it is two for each processor. A browser alone has six connections,
 /// and a page whose session is locked holds a child.
@@ -91,8 +94,18 @@ impl Settings {
         if user.is_some_and(User::is_root) {
             command.arg(keeper::AS_ROOT);
         }
-        for name in KEPT_FROM_PHP {
-            command.env_remove(name);
+        match user {
+            // What root has in its environment is no business of those who serve.
+            Some(_) => {
+                let kept = KEPT_FROM_ROOT.iter();
+                let kept = kept.filter_map(|name| Some((name, std::env::var_os(name)?)));
+                command.env_clear().envs(kept);
+            }
+            None => {
+                for name in KEPT_FROM_PHP {
+                    command.env_remove(name);
+                }
+            }
         }
         // Ctrl-C is for us: the requests that we wait for then still need PHP.
         command
@@ -106,7 +119,7 @@ impl Settings {
         let mut said = String::new();
         if let Some(stdout) = &mut pool.keeper.stdout {
             // What cannot be read says as little as nothing.
-            let _ = stdout.read_to_string(&mut said);
+            let _ = BufReader::new(stdout).read_line(&mut said);
         }
         match said.as_str() {
             keeper::READY => Ok(pool),
@@ -117,20 +130,17 @@ impl Settings {
 
     /// The configuration: as little as possible, so that php.ini says the rest.
     fn text(&self, user: Option<&User>) -> String {
-        let (owner, environment) = match user {
-            // The socket is for whoever serves; the environment is root's, and no business of PHP.
-            Some(user) => (user.pool_lines(), "yes"),
-            None => (String::new(), "no"),
-        };
+        // The socket is for the user who serves.
+        let owner = user.map_or_else(String::new, User::pool_lines);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let children = (2 * processors).clamp(CHILDREN_MIN, CHILDREN_MAX);
-        // Paths are relative to the folder (`--prefix`), so that nothing in its name means anything here. With `log_level`
-        // messages of PHP are left to the answers that carry them.
+        // Paths are relative to the folder (`--prefix`), so that nothing in its name means anything here. What scripts
+        // report goes to standard error as it is, without `fastcgi.logging` not once more with the answer.
         format!(
             "[global]\nerror_log = /dev/null\nlog_level = warning\ndaemonize = no\n[serve]\n{owner}listen = {SOCKET}\nlisten.mode = 0600\n\
-             pm = ondemand\npm.max_children = {children}\npm.process_idle_timeout = 60s\nclear_env = {environment}\n\
+             pm = ondemand\npm.max_children = {children}\npm.process_idle_timeout = 60s\nclear_env = no\n\
              catch_workers_output = yes\ndecorate_workers_output = no\nsecurity.limit_extensions = .php\n\
-             php_value[opcache.revalidate_freq] = 0\n"
+             php_admin_flag[fastcgi.logging] = off\n"
         )
     }
 }
