@@ -1,5 +1,5 @@
 //! `tidegate serve --php` with a real php-fpm: which requests run what, what is never sent, and how pools are found, kept and
-//! ended. As root the server's worker is nobody's, so most tests say what both users see.
+//! ended. Servers are started as root, whose workers have no rights, and as a user without any.
 
 mod pools;
 mod requests;
