@@ -145,6 +145,10 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     let user = worker_user(arguments.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
+    // Which may take seconds: before there is anything that a signal would leave behind.
+    let wanted = arguments.php.as_deref();
+    let php = wanted.map(|wanted| php::find(wanted, &directory, user.as_ref()));
+    let php = php.transpose()?;
     let folder = match arguments.php {
         // Uploads go through it.
         Some(_) => PrivateFolder::roomy("serve"),
@@ -172,9 +176,8 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         &mut texts,
         &mut notes,
     )?;
-    let wanted = arguments.php.as_deref();
-    let php = wanted.map(|wanted| php::find(wanted, &directory, folder.path(), user.as_ref()));
-    let php = php.transpose()?;
+    let pool = php.as_ref().map(|php| php.pool(folder.path()));
+    let pool = pool.transpose()?.flatten();
     let site = Site {
         plain,
         secure: secure.clone(),
@@ -197,14 +200,13 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         spa: arguments.spa,
         cors: arguments.cors,
         hidden: arguments.hidden,
-        php: treatment(&arguments, php.as_ref()),
+        php: treatment(&arguments, php.as_ref(), folder.path()),
     };
     let text = site.configuration();
     if arguments.print_configuration {
         print!("{text}");
         return Ok(None);
     }
-    let pool = php.as_ref().and_then(|php| php.pool.as_ref());
     let pool = pool.map(|pool| pool.start(user.as_ref())).transpose()?;
     let mut announcement = String::new();
     announcement.extend(chosen.note.map(|note| format!("{note}\n")));
@@ -340,17 +342,17 @@ fn secure(
 }
 
 /// What becomes of PHP. A pool that is not started has no address yet; a configuration that is printed names Debian's.
-fn treatment(arguments: &Arguments, php: Option<&Php>) -> Treatment {
+fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatment {
     const USUAL: &str = "unix:/run/php/php-fpm.sock";
     match php {
-        Some(php) if arguments.print_configuration && php.pool.is_some() => {
+        Some(php) if arguments.print_configuration && php.is_own() => {
             let _ = writeln!(
                 std::io::stderr(),
                 "No php-fpm runs here that could be named; the configuration says {USUAL}."
             );
             Treatment::Run(USUAL.to_owned())
         }
-        Some(php) => Treatment::Run(php.server.clone()),
+        Some(php) => Treatment::Run(php.server(folder)),
         None if arguments.php_source => Treatment::Send,
         None => Treatment::Refuse,
     }

@@ -61,7 +61,8 @@ fn scripts_are_told_what_they_need() {
         status(&running.ask("DELETE", "/api/items/1", "", b"").0),
         200
     );
-    // The client names no host.
+    let body = running.ask_without_host("/page");
+    assert_eq!(value(&body, "SERVER_NAME"), "localhost");
     let (head, _) = running.ask("GET", "/", "", b"");
     assert_eq!(
         header(&head, "Cache-Control"),

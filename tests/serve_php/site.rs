@@ -249,6 +249,17 @@ impl Running {
         }
     }
 
+    /// The answer to a request of HTTP/1.0 without a host.
+    pub(crate) fn ask_without_host(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// Status and body of a GET.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let (head, body) = self.ask("GET", path, "", b"");

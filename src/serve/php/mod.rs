@@ -34,27 +34,50 @@ const PORT: &str = "127.0.0.1:9000";
 
 /// How PHP is reached.
 pub(super) struct Php {
-    /// The argument of `server` in the configuration.
-    pub(super) server: String,
-    /// The pool that is to be started for that.
-    pub(super) pool: Option<Settings>,
+    runner: Runner,
     /// What to say about it.
     pub(super) note: String,
 }
 
-/// Finds PHP as `--php` or `--php=WANTED` asks for it. A pool of our own would have its socket in `folder`.
-pub(super) fn find(
-    wanted: &str,
-    directory: &Path,
-    folder: &Path,
-    user: Option<&User>,
-) -> Result<Php, String> {
+/// What runs PHP.
+enum Runner {
+    /// A php-fpm that listens already.
+    Running(Address),
+    /// A pool of our own, of this program.
+    Own(PathBuf),
+}
+
+impl Php {
+    /// The pool that is to be started, if it is one of our own, in a private folder.
+    pub(super) fn pool(&self, folder: &Path) -> Result<Option<Settings>, String> {
+        match &self.runner {
+            Runner::Running(_) => Ok(None),
+            Runner::Own(program) => Settings::new(program.clone(), folder).map(Some),
+        }
+    }
+
+    /// Whether that is so.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.runner, Runner::Own(_))
+    }
+
+    /// The argument of `server` in the configuration.
+    pub(super) fn server(&self, folder: &Path) -> String {
+        match &self.runner {
+            Runner::Running(address) => address.to_string(),
+            Runner::Own(_) => Address::Unix(folder.join(pool::SOCKET)).to_string(),
+        }
+    }
+}
+
+/// Finds PHP as `--php` or `--php=WANTED` asks for it.
+pub(super) fn find(wanted: &str, directory: &Path, user: Option<&User>) -> Result<Php, String> {
     if wanted.is_empty() {
-        return search(directory, folder, user);
+        return search(directory, user);
     }
     if pool::is_program(Path::new(wanted)) {
         let program = fs::canonicalize(wanted).unwrap_or_else(|_| PathBuf::from(wanted));
-        return own(program, folder, user, String::new());
+        return Ok(own(program, user, String::new()));
     }
     let address = Address::parse(wanted)?;
     let blind = match address.ask(directory, user) {
@@ -69,11 +92,11 @@ pub(super) fn find(
             ));
         }
     };
-    Ok(running(&address, &blind))
+    Ok(running(address, &blind))
 }
 
 /// The first php-fpm that runs and can be used, else a pool of our own.
-fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, String> {
+fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
     let addresses = SOCKETS
         .iter()
         .flat_map(|pattern| matching(pattern))
@@ -82,7 +105,7 @@ fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, S
     let mut passed_by = String::new();
     for address in addresses {
         let why = match address.ask(directory, user) {
-            Answer::Usable => return Ok(running(&address, &passed_by)),
+            Answer::Usable => return Ok(running(address, &passed_by)),
             Answer::Absent(_) => continue,
             Answer::Refused(why) => why,
             Answer::Odd => "it does not answer as php-fpm does".to_owned(),
@@ -91,7 +114,7 @@ fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, S
         passed_by.push_str(&format!("{address} is not used: {why}.\n"));
     }
     match pool::find_program() {
-        Some(program) => own(program, folder, user, passed_by),
+        Some(program) => Ok(own(program, user, passed_by)),
         None => Err(format!(
             "{passed_by}--php finds no PHP: no php-fpm listens at {} or {PORT}, and no program php-fpm is in PATH or /usr/sbin. \
              Install it (Debian, Ubuntu, Fedora: the package php-fpm; Alpine: php84-fpm), or say where it listens: \
@@ -101,36 +124,24 @@ fn search(directory: &Path, folder: &Path, user: Option<&User>) -> Result<Php, S
     }
 }
 
-fn running(address: &Address, notes: &str) -> Php {
+fn running(address: Address, notes: &str) -> Php {
     Php {
-        server: address.to_string(),
-        pool: None,
         note: format!("{notes}PHP is run by php-fpm at {address}.\n"),
+        runner: Runner::Running(address),
     }
 }
 
-fn own(
-    program: PathBuf,
-    folder: &Path,
-    user: Option<&User>,
-    passed_by: String,
-) -> Result<Php, String> {
+fn own(program: PathBuf, user: Option<&User>, passed_by: String) -> Php {
     let whose = match user {
         Some(user) if user.is_root() => " as root, who may do everything".to_owned(),
         Some(user) => format!(" as user {}", user.name()),
         None => String::new(),
     };
-    let note = format!(
-        "{passed_by}PHP is run by a pool of its own, {}{whose}.\n",
-        program.display()
-    );
-    let pool = Settings::new(program, folder)?;
-    let socket = Address::Unix(folder.join(pool::SOCKET));
-    Ok(Php {
-        server: socket.to_string(),
-        pool: Some(pool),
-        note,
-    })
+    let shown = program.display();
+    Php {
+        note: format!("{passed_by}PHP is run by a pool of its own, {shown}{whose}.\n"),
+        runner: Runner::Own(program),
+    }
 }
 
 /// The files that a pattern names, those with the highest version first. A name without `*` is itself.

@@ -69,7 +69,7 @@ impl Settings {
             }),
             false => Err(format!(
                 "--php: a socket at {} would have a path of {length} bytes, and {SOCKET_PATH_MAX} is the most; set \
-                 XDG_RUNTIME_DIR or TMPDIR to a shorter one",
+                 TMPDIR to a shorter one",
                 socket.display()
             )),
         }
