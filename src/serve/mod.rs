@@ -507,6 +507,10 @@ impl User {
         &self.identity.name
     }
 
+    fn number(&self) -> u32 {
+        self.identity.user
+    }
+
     fn is_root(&self) -> bool {
         self.identity.user == 0
     }

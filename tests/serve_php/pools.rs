@@ -436,6 +436,54 @@ impl Drop for Removed<'_> {
     }
 }
 
+/// In a namespace of its own, whose port 9000 is free.
+#[test]
+fn the_usual_port_is_trusted_only_where_it_is_not_another_users() {
+    let _quiet = undisturbed();
+    let site = Site::new();
+    site.write("index.php", "<?php echo getenv('PROBE') ?: 'own';");
+    let conf = site.beside("port.conf");
+    let text = "[global]\nerror_log = /dev/null\ndaemonize = no\n[other]\nuser = nobody\ngroup = nogroup\nlisten = 127.0.0.1:9000\n\
+                pm = static\npm.max_children = 1\nenv[PROBE] = other\n";
+    fs::write(&conf, text).unwrap();
+    let script = "ip link set lo up
+        $WRAP \"$FPM\" -F -y \"$CONF\" 2> /dev/null & pool=$!
+        \"$TIDEGATE\" serve \"$SITE\" --php --listen 127.0.0.1:8080 2> \"$CONF.said\" > /dev/null & server=$!
+        until curl -s http://127.0.0.1:8080/; do sleep 0.1; done
+        kill $server $pool; wait
+        cat \"$CONF.said\"";
+    // The pool listens before it is asked for.
+    let script = script.replace(
+        "pool=$!",
+        "pool=$!; until curl -s -m 1 http://127.0.0.1:9000/; [ $? != 7 ]; do sleep 0.1; done",
+    );
+    for (wrap, expected) in [
+        ("", "otherPHP is run by php-fpm at 127.0.0.1:9000.\n"),
+        (
+            "setpriv --reuid=1 --regid=1 --clear-groups",
+            "own127.0.0.1:9000 is not used: it belongs to user 1, who would see everything.\nPHP is run by a pool of its own, ",
+        ),
+    ] {
+        let mut command = Command::new("timeout");
+        command.args(["60", "unshare", "--net", "sh", "-c", &script]);
+        command
+            .env("WRAP", wrap)
+            .env("FPM", php_fpm())
+            .env("CONF", &conf)
+            .env("SITE", &site.folder);
+        command
+            .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
+            .env_remove("SUDO_USER");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            said.starts_with(expected),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
 /// In a namespace of its own, where /usr/sbin is empty.
 #[test]
 fn without_any_php_the_error_says_what_to_do() {

@@ -1,12 +1,13 @@
 //! `--php`: PHP in a folder, by a php-fpm that runs already or by a pool of our own.
 //!
-//! [`address`] asks what answers where, [`pool`] is one of our own, which [`keeper`] looks after in a process beside the server,
+//! [`address`] asks what answers where, [`listeners`] whose a port is, [`pool`] is one of our own, which [`keeper`] looks after in a process beside the server,
 //! and [`locations`] is what the configuration says of PHP.
 //!
 //! Deliberately not here: another way to PHP than FastCGI, and what php.ini says.
 
 mod address;
 mod keeper;
+mod listeners;
 pub(super) mod locations;
 mod pool;
 
@@ -104,6 +105,17 @@ fn search(directory: &Path, user: Option<&User>) -> Result<Php, String> {
     let addresses = addresses.chain(Address::parse(PORT));
     let mut passed_by = String::new();
     for address in addresses {
+        // Folders of sockets belong to root; a port may be anyone's.
+        let stranger = match &address {
+            Address::Tcp(address) => listeners::stranger(address.port(), user.map(User::number)),
+            Address::Unix(_) => None,
+        };
+        if let Some(stranger) = stranger {
+            passed_by.push_str(&format!(
+                "{address} is not used: it belongs to user {stranger}, who would see everything.\n"
+            ));
+            continue;
+        }
         let why = match address.ask(directory, user) {
             Answer::Usable => return Ok(running(address, &passed_by)),
             Answer::Absent(_) => continue,
