@@ -436,7 +436,7 @@ impl StatusLine {
                     self.minor = self.minor * 10 + u16::from(byte - b'0');
                     LineState::MinorOrSpace
                 }
-                (LineState::Status(seen), b' ') => LineState::Status(seen),
+                (LineState::Status(0), b' ') => LineState::Status(0),
                 (LineState::Status(seen), b'0'..=b'9') => {
                     self.status = self.status * 10 + u16::from(byte - b'0');
                     if seen == 2 {
@@ -598,6 +598,8 @@ mod tests {
             ("HTTP/0.9 200 OK\r\n\r\n", NO_HEADER),
             ("HTTP/1 200 OK\r\n\r\n", NO_HEADER),
             ("HTTP/x", NO_HEADER),
+            // nginx reads 433, and tells the client "3 3 No".
+            ("HTTP/1.1 43 3 No\r\n\r\n", NO_HEADER),
             ("HTTP/1.1\t200 OK\r\n\r\n", NO_HEADER),
             ("HTTP/1.1 20x\r\n\r\n", NO_HEADER),
             ("HTTP/1.1 20 OK\r\n\r\n", NO_HEADER),

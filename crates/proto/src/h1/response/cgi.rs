@@ -401,6 +401,11 @@ mod tests {
                 "404 [] UntilClose|Status:404",
             ),
             (
+                "so is one whose status has a gap",
+                "HTTP/1.1 20 0 OK\r\nStatus: 404\r\n\r\n",
+                "404 [] UntilClose|Status:404",
+            ),
+            (
                 "so is one of another version",
                 "HTTP/0.9 200 OK\r\nA: b\r\n\r\n",
                 "200 [] UntilClose|A:b",
