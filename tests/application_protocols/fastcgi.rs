@@ -157,6 +157,7 @@ fn heads_of_answers_become_the_responses() {
             "/upgrade" => b"Status: 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
             "/length" => b"Content-Length: 4\r\n\r\nbodyand more",
             "/short" => b"Content-Length: 40\r\n\r\nbody",
+            "/named" => b"Server: own/1\r\nDate: today\r\n\r\nbody",
             _ => b"Status: 200 OK\r\n\r\n",
         };
         vec![[stdout(head), stdout(b""), end()].concat()]
@@ -186,6 +187,14 @@ fn heads_of_answers_become_the_responses() {
         assert!(!answer.contains("\r\nContent-Type:"), "{answer}");
         let answer = get(server, "/location");
         assert!(answer.starts_with("HTTP/1.1 302 "), "{answer}");
+        // What an application does not say of itself the server says.
+        assert!(answer.contains("\r\nServer: "), "{answer}");
+        assert!(answer.contains("\r\nDate: "), "{answer}");
+        let answer = get(server, "/named");
+        assert_eq!(answer.matches("\r\nServer: own/1\r\n").count(), 1);
+        assert_eq!(answer.matches("\r\nDate: today\r\n").count(), 1);
+        assert_eq!(answer.matches("\r\nServer: ").count(), 1);
+        assert_eq!(answer.matches("\r\nDate: ").count(), 1);
         let answer = get(server, "/bare");
         assert!(
             answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nX-A: 1\r\nX-B: 2\r\n"),

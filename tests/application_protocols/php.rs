@@ -30,7 +30,7 @@ impl Php {
              php_admin_flag[log_errors] = on\nphp_admin_value[upload_tmp_dir] = {path}\n"
         );
         fs::write(folder.join("fpm.conf"), pool).unwrap();
-        let process = Command::new(program())
+        let process = Command::new(support::php::program())
             .args(["-R", "-F", "-y"])
             .arg(folder.join("fpm.conf"))
             .stdin(Stdio::null())
@@ -54,22 +54,6 @@ impl Drop for Php {
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-/// php-fpm of whatever version there is.
-fn program() -> PathBuf {
-    let names = fs::read_dir("/usr/sbin").unwrap().flatten();
-    let mut paths: Vec<PathBuf> = names
-        .map(|entry| entry.path())
-        .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("php-fpm"))
-        })
-        .collect();
-    paths.sort();
-    paths
-        .pop()
-        .expect("php-fpm is missing: apt-get install php-fpm")
 }
 
 /// A site of PHP as Debian's files have it.

@@ -10,6 +10,7 @@ pub mod engines;
 pub mod http2;
 pub mod load;
 pub mod master;
+pub mod php;
 pub mod port;
 pub mod tls;
 

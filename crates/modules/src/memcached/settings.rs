@@ -109,6 +109,7 @@ impl Feature for Settings {
             buffer_size: scope.get(&MEMCACHED.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, &MEMCACHED)?,
             hidden: NameSet::default(),
+            upstream_says_what_it_is: false,
             ignored: NameSet::default(),
             force_ranges: true,
             pass_trailers: false,

@@ -244,9 +244,9 @@ pub(crate) fn apply(
             return Applied::Step(fail(request));
         }
     }
-    // A configuration that passes these two fields on gets no others in their place.
     for known in [Known::Server, Known::Date] {
-        if head.find(known).is_none() && !passing.hidden.contains_known(known) {
+        let missing = head.find(known).is_none() && !passing.hidden.contains_known(known);
+        if passing.upstream_says_what_it_is && missing {
             let member = match known {
                 Known::Server => &mut request.response.server,
                 _ => &mut request.response.date,

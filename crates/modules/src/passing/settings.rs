@@ -29,6 +29,9 @@ pub(crate) struct Passing {
     pub(crate) socket: SocketSettings,
     /// Fields of the answer that the client never gets.
     pub(crate) hidden: NameSet,
+    /// Whether the client gets no Server and Date of ours in place of those that the answer lacks and a line passes on: so it is
+    /// with HTTP. An application that is asked by FastCGI or its kin leaves these two to the server.
+    pub(crate) upstream_says_what_it_is: bool,
     /// Fields of the answer that have no effect here.
     pub(crate) ignored: NameSet,
     pub(crate) force_ranges: bool,
@@ -96,6 +99,7 @@ impl Passing {
             buffer_size: scope.get(&family.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, family)?,
             hidden,
+            upstream_says_what_it_is: declared.hidden.contains(&"Server"),
             ignored: names(&scope.written(&family.ignore_headers)?.unwrap_or_default()),
             force_ranges: scope.get(&family.force_ranges)?,
             pass_trailers: false,
