@@ -43,11 +43,10 @@ fn configurations_are_accepted() {
         fs::create_dir(folder.0.join("logs")).unwrap();
         // The folder that a page tells its reader to make.
         let text = text.replace("/var/lib/tidegate", &folder.0.display().to_string());
-        fs::write(
-            folder.0.join("nginx.conf"),
-            text.replace(PORT, &support::port::free_port().to_string()),
-        )
-        .unwrap();
+        add_included(&folder, &text);
+        let free = support::port::free_port().to_string();
+        let text = text.replace("listen 80;", &format!("listen {free};"));
+        fs::write(folder.0.join("nginx.conf"), text.replace(PORT, &free)).unwrap();
         // The default's folder may not be there, or not be for this user.
         let pid = match text.contains("pid ") {
             true => "",
@@ -60,6 +59,18 @@ fn configurations_are_accepted() {
             .output()
             .unwrap();
         assert_success(&block.place, &output);
+    }
+}
+
+/// Puts the files of parameters that a configuration includes beside it, as Debian's nginx brings them.
+fn add_included(folder: &Folder, text: &str) {
+    for name in ["fastcgi_params", "uwsgi_params", "scgi_params"] {
+        let from = Path::new("/etc/nginx").join(name);
+        if text.contains(&format!("include {name};")) {
+            fs::copy(&from, folder.0.join(name)).unwrap_or_else(|error| {
+                panic!("{from:?}: {error}; the Debian package nginx-common has it")
+            });
+        }
     }
 }
 

@@ -54,8 +54,11 @@ pub(crate) fn copy(from: &str, to: &Path) {
         .arg(to));
 }
 
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
+/// Runs a program to its end, which is a good one.
+pub(crate) fn run(command: &mut Command) {
+    let output = command.output();
+    let output = output
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; tests/install-packages installs it"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {said}");
 }
@@ -159,7 +162,8 @@ impl Configuration {
             "{user}daemon off;\nworker_processes 1;\npid logs/nginx.pid;\nerror_log logs/error.log info;\n\
              events {{ worker_connections 1024; }}\nhttp {{\n\
              include mime.types;\ndefault_type application/octet-stream;\nsendfile on;\naccess_log logs/access.log;\n\
-             client_body_temp_path body;\nproxy_temp_path proxy;\nfastcgi_temp_path fastcgi;\n{blocks}\n}}\n"
+             client_body_temp_path body;\nproxy_temp_path proxy;\nfastcgi_temp_path fastcgi;\n\
+             uwsgi_temp_path uwsgi;\nscgi_temp_path scgi;\n{blocks}\n}}\n"
         );
         fs::write(self.folder.join("nginx.conf"), text).unwrap();
     }

@@ -1,7 +1,9 @@
 //! The same requests to two servers, and what may differ between their answers.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 
 use super::process::PATIENCE;
 
@@ -173,6 +175,31 @@ impl Client {
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.ask(&Request::get(path))
     }
+}
+
+/// Sees that what an application sends while it goes on arrives at once: the application waits for the file `go` behind
+/// `begun` and then ends.
+pub(crate) fn assert_streamed(client: &Client, path: &str, go: &Path) {
+    let mut stream = TcpStream::connect(("127.0.0.1", client.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let host = client.host;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    while !has(&bytes, b"begun\n") {
+        let count = stream.read(&mut buffer).unwrap();
+        let so_far = String::from_utf8_lossy(&bytes);
+        assert!(count > 0, "{path} ended before it began: {so_far}");
+        bytes.extend(&buffer[..count]);
+    }
+    assert!(!has(&bytes, b"ended\n"));
+    fs::write(go, "").unwrap();
+    stream.read_to_end(&mut bytes).unwrap();
+    fs::remove_file(go).unwrap();
+    let answer = parse(&bytes, "GET").expect("a whole answer");
+    assert_eq!(answer.text(), "begun\nended\n");
 }
 
 /// An answer that is whole by its own account.
