@@ -29,7 +29,7 @@ const USAGE: &str = "usage: xtask siege --address 127.0.0.1:PORT --path PATH --b
   --think MS        how long a user thinks before the next request
   --pause MS        how long a user waits after an answer that was not the page (1000)
   --keep            users keep their connections
-  --warmup SECONDS  users come in turn meanwhile, and no request counts that began in it (2)";
+  --warmup SECONDS  users come in turn meanwhile, and no request counts that has ended in it (2)";
 
 /// How long a request may take until its answer is whole.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -467,7 +467,7 @@ impl<'a> Siege<'a> {
         self.under_way -= 1;
         let now = Instant::now();
         let warm = self.begun + self.plan.warmup;
-        if since >= warm {
+        if now >= warm {
             let micros = now.duration_since(since).as_micros() as u32;
             self.times[end as usize].push(micros);
         }
