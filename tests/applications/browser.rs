@@ -17,6 +17,12 @@ use super::process::{PATIENCE, Process};
 /// How long one command may take.
 const TIME_FOR_A_COMMAND: Duration = Duration::from_secs(60);
 
+/// How long a field may take to hold what has been typed.
+const TIME_FOR_A_FIELD: Duration = Duration::from_secs(2);
+
+/// How long to wait before a page is looked at again.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// A browser with one page.
 pub(crate) struct Browser {
     process: Process,
@@ -85,16 +91,31 @@ impl Browser {
         self.wait("document.readyState == 'complete' && location.href != 'about:blank'");
     }
 
-    /// Writes into a field in place of what it holds.
-    pub(crate) fn fill(&mut self, field: &str, text: &str) {
-        self.wait(&format!("document.querySelector({field:?})"));
-        self.evaluate(&format!(
-            "(field => {{ field.scrollIntoView(); field.focus(); if (field.select) field.select(); else getSelection().selectAllChildren(field); }})(document.querySelector({field:?}))"
-        ));
-        self.write(text);
-        self.wait(&format!(
+    /// Writes into fields in place of what they hold. A page's script may move the cursor meanwhile: what has gone elsewhere is
+    /// written again, until all fields hold their texts.
+    pub(crate) fn fill(&mut self, fields: &[(&str, &str)]) {
+        let begun = Instant::now();
+        for (field, _) in fields {
+            self.wait(&format!("document.querySelector({field:?})"));
+        }
+        while let Some((field, text)) = fields.iter().find(|one| !self.is_filled(one)) {
+            assert!(begun.elapsed() < PATIENCE, "{field} does not take {text:?}");
+            self.evaluate(&format!(
+                "(field => {{ field.scrollIntoView(); field.focus(); if (field.select) field.select(); else getSelection().selectAllChildren(field); }})(document.querySelector({field:?}))"
+            ));
+            self.write(text);
+            let written = Instant::now();
+            while !self.is_filled(&(field, text)) && written.elapsed() < TIME_FOR_A_FIELD {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn is_filled(&mut self, (field, text): &(&str, &str)) -> bool {
+        let holds = format!(
             "(field => (field.value ?? field.textContent) == {text:?})(document.querySelector({field:?}))"
-        ));
+        );
+        self.evaluate(&holds) == Value::Bool(true)
     }
 
     /// Types a text where the cursor is.
@@ -160,7 +181,7 @@ impl Browser {
                     self.process.log()
                 );
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(PAUSE);
         }
     }
 

@@ -204,16 +204,14 @@ fn lay_out(www: &Path) {
 
 fn set_up(browser: &mut Browser) {
     browser.open(&format!("http://{HOST}/install.php"));
-    for (field, text) in [
+    browser.fill(&[
         ("#title", TITLE),
         ("#superuser", USER),
         ("#fullname", "The pilot"),
         ("#email", "pilot@example.com"),
         ("#password", PASSWORD),
         ("#confirm", PASSWORD),
-    ] {
-        browser.fill(field, text);
-    }
+    ]);
     browser.press("#pop");
     browser.press_and_leave("form:has(#title) button[type=submit]");
     browser.wait_for_text("The configuration was finished successfully.");
@@ -238,8 +236,7 @@ fn choose_addresses(browser: &mut Browser) {
 
 fn log_in(browser: &mut Browser) {
     browser.open(&format!("http://{HOST}/doku.php?id=start&do=login"));
-    browser.fill("#focus__this", USER);
-    browser.fill("input[name=p]", PASSWORD);
+    browser.fill(&[("#focus__this", USER), ("input[name=p]", PASSWORD)]);
     browser.press_and_leave("#dw__login button[type=submit]");
     browser.wait_for_text("Logged in as: The pilot");
 }
@@ -256,7 +253,8 @@ fn upload(browser: &mut Browser, picture: &Path) {
 
 fn write_page(browser: &mut Browser, text: &str) {
     browser.open(&format!("http://{HOST}/start?do=edit"));
-    browser.fill("#wiki__text", &format!("{text}\n\n{{{{ship.png}}}}"));
+    let page = format!("{text}\n\n{{{{ship.png}}}}");
+    browser.fill(&[("#wiki__text", &page)]);
     browser.press_and_leave("#edbtn__save");
 }
 

@@ -165,24 +165,20 @@ fn set_up(browser: &mut Browser, database: &MariaDb) {
     browser.wait("location.pathname == '/wp-admin/setup-config.php'");
     browser.press_and_leave("a.button");
     let host = format!("localhost:{}", database.socket.display());
-    for (field, text) in [
+    browser.fill(&[
         ("#dbname", DATABASE),
         ("#uname", DATABASE),
         ("#pwd", DATABASE),
         ("#dbhost", &host),
-    ] {
-        browser.fill(field, text);
-    }
+    ]);
     browser.press_and_leave("input[type=submit]");
     browser.press_and_leave("a.button");
-    for (field, text) in [
+    browser.fill(&[
         ("#weblog_title", TITLE),
         ("#user_login", USER),
         ("#pass1", PASSWORD),
         ("#admin_email", "keeper@example.com"),
-    ] {
-        browser.fill(field, text);
-    }
+    ]);
     browser.press_and_leave("#submit");
     browser.wait_for_text("WordPress has been installed");
     assert_eq!(browser.take_faults(), [""; 0]);
@@ -190,8 +186,7 @@ fn set_up(browser: &mut Browser, database: &MariaDb) {
 
 fn log_in(browser: &mut Browser) {
     browser.press_and_leave("a.button");
-    browser.fill("#user_login", USER);
-    browser.fill("#user_pass", PASSWORD);
+    browser.fill(&[("#user_login", USER), ("#user_pass", PASSWORD)]);
     browser.press_and_leave("#wp-submit");
     browser.wait("location.pathname == '/wp-admin/'");
     browser.wait_for_text("Dashboard");
@@ -226,10 +221,13 @@ fn upload(browser: &mut Browser, picture: &Path) -> (String, String) {
 fn write_post(browser: &mut Browser, (number, picture): &(String, String)) -> String {
     browser.open(&format!("http://{HOST}/wp-admin/post-new.php"));
     close_welcome(browser);
-    browser.fill(".editor-post-title__input", HEADING);
+    browser.fill(&[(".editor-post-title__input", HEADING)]);
     browser.press_enter();
     browser.wait("document.activeElement.matches('[data-type=\"core/paragraph\"]')");
     browser.write(TEXT);
+    browser.wait(&format!(
+        "document.querySelector('[data-type=\"core/paragraph\"]').textContent == {TEXT:?}"
+    ));
     browser.evaluate(&format!(
         "wp.data.dispatch('core/block-editor').insertBlocks(wp.blocks.createBlock('core/image', {{id: {number}, url: '{picture}', alt: 'tide'}})).then(() => 0)"
     ));
@@ -256,7 +254,7 @@ fn edit_post(browser: &mut Browser, page: &str) {
     browser.open(page);
     browser.press_and_leave("#wp-admin-bar-edit a");
     browser.wait("document.querySelector('[data-type=\"core/image\"] img')?.naturalWidth > 0");
-    browser.fill(".editor-post-title__input", EDITED);
+    browser.fill(&[(".editor-post-title__input", EDITED)]);
     browser.press(".editor-post-publish-button");
     browser.wait_for_text("Post updated.");
 }
