@@ -14,6 +14,20 @@ const USER: &str = "pilot";
 const PASSWORD: &str = "correct horse battery staple";
 const TEXT: &str = "Ships wait for the tide outside of the bar.";
 const EDITED: &str = "Ships wait for the tide within the harbour.";
+/// What an empty wiki has in its folder of data; Debian's is not for everyone to read.
+const DATA: [&str; 11] = [
+    "attic",
+    "cache",
+    "index",
+    "locks",
+    "log",
+    "media/wiki",
+    "media_attic",
+    "media_meta",
+    "meta",
+    "pages/tides",
+    "tmp",
+];
 const STYLE: &str = "/lib/exe/css.php?t=dokuwiki";
 /// What begins a value that is new for each page.
 const SECRETS: [&str; 2] = ["taskrunner.php?id=", "name=\"sectok\" value=\""];
@@ -118,7 +132,7 @@ fn steps(client: &Client) -> Vec<(Request, u16, &'static str)> {
         (Request::get("/start"), 200, EDITED),
         (Request::get("/doku.php?id=start"), 200, EDITED),
         (Request::head("/start"), 200, ""),
-        (Request::get("/wiki:syntax"), 200, "Formatting Syntax"),
+        (Request::get("/tides:table"), 200, "High water"),
         (Request::get("/nothing_here"), 200, "does not exist"),
         (Request::get("/_export/xhtml/start"), 200, EDITED),
         (Request::get("/_detail/ship.png"), 200, "ship.png"),
@@ -183,8 +197,15 @@ fn steps(client: &Client) -> Vec<(Request, u16, &'static str)> {
 /// Puts the files where DokuWiki's own archive has them.
 fn lay_out(www: &Path) {
     copy("/usr/share/dokuwiki", www);
-    copy("/var/lib/dokuwiki/data", &www.join("data"));
     copy("/etc/dokuwiki", &www.join("conf"));
+    for name in DATA {
+        fs::create_dir_all(www.join("data").join(name)).unwrap();
+    }
+    fs::write(
+        www.join("data/pages/tides/table.txt"),
+        "====== High water ======\n",
+    )
+    .unwrap();
     // Debian's places, and what Debian has set up.
     for name in [
         "inc/preload.php",
@@ -194,6 +215,8 @@ fn lay_out(www: &Path) {
     ] {
         let _ = fs::remove_file(www.join(name));
     }
+    // The installer shows it.
+    fs::write(www.join("data/media/wiki/dokuwiki-128.png"), picture::png()).unwrap();
     let settings = www.join("conf/dokuwiki.php");
     let text = fs::read_to_string(&settings).unwrap();
     fs::write(settings, text.replace("/var/lib/dokuwiki/data", "./data")).unwrap();
