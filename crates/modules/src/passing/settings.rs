@@ -99,7 +99,7 @@ impl Passing {
             buffer_size: scope.get(&family.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, family)?,
             hidden,
-            upstream_says_what_it_is: declared.hidden.contains(&"Server"),
+            upstream_says_what_it_is: false,
             ignored: names(&scope.written(&family.ignore_headers)?.unwrap_or_default()),
             force_ranges: scope.get(&family.force_ranges)?,
             pass_trailers: false,

@@ -259,6 +259,7 @@ impl Feature for Settings {
         let replaced = own.chain(set.iter().map(|field| &*field.lower)).collect();
         let mut passing = Passing::compile(compiler, scope, &PASSING)?;
         passing.pass_trailers = scope.get(&PASS_TRAILERS)?;
+        passing.upstream_says_what_it_is = true;
         Ok(Settings {
             passing: Arc::new(passing),
             version: scope.get(&HTTP_VERSION)?,

@@ -328,6 +328,9 @@ impl Decoder {
         };
         let limit = |bytes: u16| usize::from(bytes).min(rest.len());
         Ok(match self.state {
+            State::Header(0) if let Some(header) = rest.first_chunk() => {
+                (HEADER_LENGTH, self.header(*header)?)
+            }
             State::Header(read) => (1, self.header_byte(read, first)?),
             State::Content if self.kind == record::STDOUT => {
                 let length = self.take_body(limit(self.content) as u16); // at most self.content
@@ -361,6 +364,26 @@ impl Decoder {
             State::BeyondLength => (0, Some(Event::BeyondLength)),
             State::Faulty(fault) => return Err(fault),
         })
+    }
+
+    /// Takes the header of a record that has come whole.
+    fn header(&mut self, header: [u8; HEADER_LENGTH]) -> Result<Option<Event>, Fault> {
+        let [version, kind, id_high, id_low, high, low, padding, _] = header;
+        let is_known = matches!(
+            kind,
+            record::STDOUT | record::STDERR | record::END_REQUEST
+        );
+        if version != VERSION || !is_known || [id_high, id_low] != REQUEST_ID {
+            // Byte by byte the first fault is found.
+            for (read, byte) in (0..).zip(header) {
+                self.header_byte(read, byte)?;
+            }
+        }
+        self.kind = kind;
+        self.content = u16::from_be_bytes([high, low]);
+        self.padding = padding;
+        self.state = State::Content;
+        self.begin_record()
     }
 
     /// Takes the next byte of a record's header, behind `read` of them.
