@@ -1,13 +1,15 @@
 //! A real php-fpm, by the files that Debian's nginx brings.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use support::master::wait_for;
-use support::{Server, engines};
+use support::{PATIENCE, Server, engines};
 
 use super::{ask, get, status};
 
@@ -19,6 +21,11 @@ struct Php {
 
 impl Php {
     fn start(name: &str, children: u32) -> Php {
+        Php::start_with(name, children, "")
+    }
+
+    /// One with these lines more.
+    fn start_with(name: &str, children: u32, lines: &str) -> Php {
         let folder =
             std::env::temp_dir().join(format!("tidegate-php-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -27,7 +34,7 @@ impl Php {
         let pool = format!(
             "[global]\nerror_log = {path}/fpm.log\ndaemonize = no\n[www]\nuser = root\ngroup = root\nlisten = {path}/fpm.sock\nlisten.mode = 0666\n\
              pm = static\npm.max_children = {children}\ncatch_workers_output = no\nphp_admin_value[error_log] =\n\
-             php_admin_flag[log_errors] = on\nphp_admin_value[upload_tmp_dir] = {path}\n"
+             php_admin_flag[log_errors] = on\nphp_admin_value[upload_tmp_dir] = {path}\n{lines}\n"
         );
         fs::write(folder.join("fpm.conf"), pool).unwrap();
         let process = Command::new(support::php::program())
@@ -191,5 +198,49 @@ fn a_worker_that_is_killed_ends_its_answer_alone() {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(status(&get(&server, "/info.php")), 502);
         server.wait_for_log("connect() to unix:");
+    }
+}
+
+/// Many more clients than php-fpm has workers and room for: nginx answers most of them with 502.
+#[test]
+fn more_requests_than_php_has_room_for_are_all_answered() {
+    const CLIENTS: usize = 60;
+    for engine in engines::lines() {
+        for group in ["", "concurrency_limit 2;", "concurrency_limit adaptive;"] {
+            let php = Php::start_with("full", 2, "listen.backlog = 2");
+            let socket = php.socket();
+            let lines = format!(
+                "location ~ \\.php$ {{ include /etc/nginx/fastcgi.conf; fastcgi_pass php; }}
+                 location = /static {{ return 200 quick; }}
+[http]
+upstream php {{ server unix:{}; {group} }}",
+                socket.display()
+            );
+            let server = Server::start_workers(2, engine, &lines);
+            let page = server.prefix.join("www/page.php");
+            fs::write(&page, "<?php usleep(20000); echo 'done ', $_GET['n'];").unwrap();
+            fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
+            let clients: Vec<TcpStream> = (0..CLIENTS)
+                .map(|number| {
+                    let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                    client.set_read_timeout(Some(PATIENCE)).unwrap();
+                    let head = format!("GET /page.php?n={number} HTTP/1.0\r\nHost: a\r\n\r\n");
+                    client.write_all(head.as_bytes()).unwrap();
+                    client
+                })
+                .collect();
+            assert_eq!(status(&get(&server, "/static")), 200);
+            for (number, mut client) in clients.into_iter().enumerate() {
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).unwrap();
+                assert_eq!(status(&answer), 200, "{group} {answer}");
+                assert!(answer.ends_with(&format!("done {number}")), "{answer}");
+            }
+            let log = server.error_log();
+            assert!(
+                !log.contains("[error]") && !log.contains("disabled"),
+                "{log}"
+            );
+        }
     }
 }

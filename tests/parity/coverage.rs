@@ -81,6 +81,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/dav.rs",
         "dav_ext_lock dav_ext_lock_zone dav_ext_methods",
     ),
+    ("tests/overload.rs", "concurrency_limit"),
     ("tests/generations.rs", "use"),
     (
         "tests/geoip2.rs",

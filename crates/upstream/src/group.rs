@@ -1,12 +1,14 @@
 //! A group of peers under a name.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
+use crate::gate::{Concurrency, Entry, Load, Patience, Terms};
 use crate::outliers::Outliers;
 use crate::peer::{Peer, Peers};
 use crate::retries::RetryBudget;
@@ -21,12 +23,24 @@ pub struct Group {
     pub keepalive: Option<Keepalive>,
     /// How requests wait while no peer may be asked, if they do.
     pub queueing: Option<Queueing>,
+    /// How many requests may be under way, if that is bounded.
+    pub concurrency: Option<Concurrency>,
     /// How many requests may be tried once more, if that is bounded.
     pub retry_budget: Option<RetryBudget>,
     /// When peers are put out that do worse than others, if they are.
     pub outliers: Option<Outliers>,
+    /// A group that is made later has a greater one.
+    version: u64,
     roster: Arc<Roster>,
 }
+
+static VERSIONS: AtomicU64 = AtomicU64::new(1);
+
+/// How many wait until they may be under way where nothing says how many do.
+const WAITING_MAX: usize = 10_000;
+
+/// How long they wait where nothing says how long: well below the ten seconds after which many clients give up.
+const WAITING_TIME: Duration = Duration::from_secs(8);
 
 /// How connections to a group's peers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +57,20 @@ pub struct Keepalive {
     pub timeout: Duration,
 }
 
-/// How requests wait for a peer.
+/// How requests wait for a peer, or until they may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
     /// The most that wait at a time.
     pub length: usize,
-    /// How long each may wait.
-    pub timeout: Duration,
+    /// How long each may wait; `None` where nothing says so.
+    pub timeout: Option<Duration>,
+}
+
+impl Queueing {
+    /// How long each may wait for a peer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(Duration::from_secs(60))
+    }
 }
 
 impl Default for Keepalive {
@@ -72,6 +93,8 @@ impl Group {
             name,
             keepalive,
             queueing: None,
+            concurrency: None,
+            version: VERSIONS.fetch_add(1, Ordering::Relaxed),
             retry_budget: None,
             outliers: None,
             roster,
@@ -104,6 +127,40 @@ impl Group {
     pub fn recovered(&self, peer: &Peer, now: Instant) {
         peer.recover(now);
         self.peers().queue().call_next();
+    }
+
+    /// A request comes, in a group that bounds how many are under way; `None` in any other.
+    pub fn enter(&self, now: Instant) -> Option<Entry> {
+        let terms = Terms {
+            version: self.version,
+            concurrency: self.concurrency?,
+            patience: Patience {
+                length: self
+                    .queueing
+                    .map_or(WAITING_MAX, |queueing| queueing.length),
+                // What is known is the past's: a part of the time is kept for being wrong.
+                expected_max: self.waiting_time() * 3 / 4,
+            },
+        };
+        Some(self.peers().gate().enter(now, &terms))
+    }
+
+    /// How long a request may wait until it may be under way.
+    pub fn waiting_time(&self) -> Duration {
+        let timeout = self.queueing.and_then(|queueing| queueing.timeout);
+        timeout.unwrap_or(WAITING_TIME)
+    }
+
+    /// Its configuration is in force: who waits goes by its limit from now on.
+    pub fn comes_into_force(&self, now: Instant) {
+        let peers = self.peers();
+        peers.gate().set(now, self.version, self.concurrency);
+    }
+
+    /// How many requests are under way; `None` where that is not bounded.
+    pub fn load(&self) -> Option<Load> {
+        self.concurrency?;
+        Some(self.peers().gate().load())
     }
 
     /// How it shares requests out.

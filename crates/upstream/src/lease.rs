@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backlog;
 use crate::balancer::{Latency, Method};
 use crate::outliers::{self, Outliers, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
@@ -149,6 +150,7 @@ impl Drop for Lease {
         });
         if let Some(peer) = self.peer() {
             peer.state().give_back();
+            backlog::note_end(&peer.address);
         }
         self.peers.queue().call_next();
     }

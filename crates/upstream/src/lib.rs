@@ -3,13 +3,18 @@
 //! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and speak over what they get.
 //! A [`Roster`] has the list of a group's peers now, a [`Peers`]; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
 //! of the same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`] is one request's way through a group: it asks the group's balancer
-//! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
+//! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once. Where a group bounds how many requests are under way
+//! towards it, a request has to be [`Admitted`] first.
 //! What a thread keeps of connections is its [`pool`].
 
+pub mod backlog;
 mod balancer;
+mod gate;
 mod group;
 mod health;
 mod lease;
+mod limiter;
+mod line;
 mod outliers;
 mod peer;
 pub mod pool;
@@ -26,6 +31,7 @@ mod tried;
 mod tests;
 
 pub use balancer::{Bound, Method, Timed};
+pub use gate::{Admitted, Concurrency, Entry, Load, Patience, Waiting};
 pub use group::{Group, Keepalive, Queueing};
 pub use health::{Change, Check, Checks, Counts, Finding, Health};
 pub use lease::Lease;

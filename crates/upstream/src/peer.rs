@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::{self, Balancer, Method};
+use crate::gate::Gate;
 use crate::health::{Checks, Finding, Health};
 use crate::queue::Queue;
 use crate::retries::Retries;
@@ -291,6 +292,8 @@ struct Turn {
     queue: Arc<Queue>,
     /// Requests that were tried once more.
     retries: Retries,
+    /// How many requests are under way, where that is bounded.
+    gate: Arc<Gate>,
 }
 
 /// The peers of a group: those that share requests out among them, and others that stand by.
@@ -373,6 +376,11 @@ impl Peers {
     /// Requests of the last seconds, and retries.
     pub(crate) fn retries(&self) -> &Retries {
         &self.turn().retries
+    }
+
+    /// What requests go through where it is bounded how many are under way.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.turn().gate
     }
 
     fn turn(&self) -> &Arc<Turn> {

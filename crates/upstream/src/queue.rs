@@ -7,7 +7,7 @@
 //!                                └──────────▶ (gone) ◀────────────────────┘
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,41 +19,25 @@ use engine::select::either;
 /// How often one who waits looks by itself: peers that had failed may be asked again after a time, which calls no one.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those of a group who wait.
+/// Those of a group who wait. To come, to be called and to leave cost the logarithm of their number.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    waiting: Mutex<VecDeque<Arc<Ticket>>>,
+    waiting: Mutex<Waiting>,
     /// How many there are, for those who look without locking.
     length: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Ticket(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    called: bool,
-    waker: Option<Waker>,
-}
-
-impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Calls it, unless it has been called; whether it was waiting for that.
-    fn call(&self) -> bool {
-        let mut state = self.lock();
-        let is_first = !std::mem::replace(&mut state.called, true);
-        let waker = state.waker.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
-        is_first
-    }
+struct Waiting {
+    /// Whom to wake, by number; those who have come later have greater ones.
+    places: BTreeMap<u64, Option<Waker>>,
+    /// Those among them who have not been called.
+    uncalled: BTreeSet<u64>,
+    next: u64,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Ticket>>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,23 +56,29 @@ impl Queue {
         if self.is_empty() {
             return;
         }
-        let waiting = self.lock();
-        let _ = waiting.iter().any(|ticket| ticket.call());
+        let mut waiting = self.lock();
+        let first = waiting.uncalled.pop_first();
+        let place = first.and_then(|number| waiting.places.get_mut(&number));
+        let waker = place.and_then(Option::take);
+        drop(waiting);
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Waits behind all others; `None` where so many wait already.
     pub(crate) fn enter(self: &Arc<Queue>, length_max: usize) -> Option<Place> {
-        let ticket = Arc::<Ticket>::default();
         let mut waiting = self.lock();
-        if waiting.len() >= length_max {
+        if waiting.places.len() >= length_max {
             return None;
         }
-        waiting.push_back(Arc::clone(&ticket));
-        self.length.store(waiting.len(), Ordering::Relaxed);
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.places.insert(number, None);
+        waiting.uncalled.insert(number);
+        self.length.store(waiting.places.len(), Ordering::Relaxed);
         drop(waiting);
         Some(Place {
             queue: Arc::clone(self),
-            ticket,
+            number,
         })
     }
 }
@@ -98,36 +88,41 @@ impl Queue {
 #[derive(Debug)]
 pub struct Place {
     queue: Arc<Queue>,
-    ticket: Arc<Ticket>,
+    number: u64,
 }
 
 impl Place {
     /// Waits until a peer may be free. It may be taken again by then: whoever finds none waits once more, in the same place.
     pub async fn called(&self) {
         let calling = poll_fn(|context| {
-            let mut state = self.ticket.lock();
-            if std::mem::take(&mut state.called) {
+            let mut waiting = self.queue.lock();
+            if waiting.uncalled.insert(self.number) {
                 return Poll::Ready(());
             }
-            state.waker = Some(context.waker().clone());
+            waiting
+                .places
+                .insert(self.number, Some(context.waker().clone()));
             Poll::Pending
         });
         either(calling, engine::sleep(LOOK)).await;
     }
 
-    /// It has what it waited for.
+    /// It has what it waited for: a call that has come meanwhile is left to no one.
     pub fn served(self) {
-        self.ticket.lock().called = false;
+        self.queue.lock().uncalled.insert(self.number);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = self.queue.lock();
-        waiting.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
-        self.queue.length.store(waiting.len(), Ordering::Relaxed);
+        waiting.places.remove(&self.number);
+        let was_called = !waiting.uncalled.remove(&self.number);
+        self.queue
+            .length
+            .store(waiting.places.len(), Ordering::Relaxed);
         drop(waiting);
-        if self.ticket.lock().called {
+        if was_called {
             self.queue.call_next();
         }
     }
@@ -138,7 +133,7 @@ mod tests {
     use super::*;
 
     fn is_called(place: &Place) -> bool {
-        place.ticket.lock().called
+        !place.queue.lock().uncalled.contains(&place.number)
     }
 
     #[test]

@@ -242,6 +242,12 @@ impl Selection {
         None
     }
 
+    /// The peer chosen last could not take the request, which tells nothing of how it does, and has it no longer.
+    pub fn let_off(&mut self) {
+        self.count_try();
+        self.lease = None;
+    }
+
     /// The peer chosen last lacks what was asked for, which is no fault of its own, and has the request no longer.
     pub fn passed_by(&mut self, now: Instant) {
         self.judge(now, true);

@@ -77,9 +77,14 @@ impl Moment {
 
 /// A moment as the states of all threads have it: in milliseconds, never 0.
 pub(crate) fn millis(now: Instant) -> u64 {
-    static BEGINNING: OnceLock<Instant> = OnceLock::new();
-    let since = now.saturating_duration_since(*BEGINNING.get_or_init(|| now));
+    let since = since_beginning(now);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1
+}
+
+/// The time since the first moment that was asked for.
+pub(crate) fn since_beginning(now: Instant) -> Duration {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    now.saturating_duration_since(*BEGINNING.get_or_init(|| now))
 }
 
 impl State {

@@ -30,6 +30,7 @@ const FRAME: &[&str] = &[
     "random",
     "p2c",
     "eject_outliers",
+    "concurrency_limit",
     "retry_budget",
     "zone",
     "queue",

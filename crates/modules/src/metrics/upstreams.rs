@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ::upstream::{Counts, Peer, SideOf, Standing};
+use ::upstream::{Counts, Load, Peer, SideOf, Standing};
 use base::json;
 use http::request::Request;
 
@@ -13,8 +13,51 @@ use crate::upstream::{Group, Groups};
 pub(super) struct GroupNumbers {
     name: String,
     zone: Option<String>,
+    /// `None` where it is not bounded how many requests are under way.
+    load: Option<Load>,
     servers: Vec<ServerNumbers>,
 }
+
+/// A number that every group has that bounds how many requests are under way: name, type, help, where it is found.
+type LoadFamily = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Load) -> Option<u64>,
+);
+
+const LOAD_FAMILIES: [LoadFamily; 5] = [
+    (
+        "tidegate_upstream_limit",
+        "gauge",
+        "The most requests that may be under way towards the group now.",
+        |load| load.limit.map(|limit| limit as u64),
+    ),
+    (
+        "tidegate_upstream_under_way",
+        "gauge",
+        "Requests that have been let through to the group and have not ended.",
+        |load| Some(load.under_way as u64),
+    ),
+    (
+        "tidegate_upstream_waiting",
+        "gauge",
+        "Requests that wait to be let through to the group.",
+        |load| Some(load.waiting as u64),
+    ),
+    (
+        "tidegate_upstream_refused_total",
+        "counter",
+        "Requests that were refused at once because they would have had to wait for too long.",
+        |load| Some(load.refused),
+    ),
+    (
+        "tidegate_upstream_expired_total",
+        "counter",
+        "Requests that have waited for too long and were refused for that.",
+        |load| Some(load.expired),
+    ),
+];
 
 /// An address of one of its servers.
 pub(super) struct ServerNumbers {
@@ -114,6 +157,7 @@ impl GroupNumbers {
         GroupNumbers {
             name: text(group.name()),
             zone: group.zone().map(|zone| text(zone)),
+            load: group.shared.load(),
             servers,
         }
     }
@@ -159,6 +203,23 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
             page.sample(state, &labels, u8::from(server.standing == standing));
         }
     }
+    let loads = groups
+        .iter()
+        .filter_map(|group| Some((group, group.load.as_ref()?)));
+    let loads: Vec<(String, &Load)> = loads
+        .map(|(group, load)| (format!("upstream=\"{}\"", escaped(&group.name)), load))
+        .collect();
+    for (name, kind, help, number) in LOAD_FAMILIES {
+        if loads.is_empty() {
+            break;
+        }
+        page.family(name, kind, help);
+        for (labels, load) in &loads {
+            if let Some(number) = number(load) {
+                page.sample(name, labels, number);
+            }
+        }
+    }
     for (name, kind, help, number) in FAMILIES {
         page.family(name, kind, help);
         for (labels, server) in &servers {
@@ -183,6 +244,17 @@ pub(super) fn json(groups: &[GroupNumbers], json: &mut json::Writer) {
             json.key("upstream").string(&group.name);
             if let Some(zone) = &group.zone {
                 json.key("zone").string(zone);
+            }
+            if let Some(load) = &group.load {
+                json.key("load").object(|json| {
+                    if let Some(limit) = load.limit {
+                        json.key("limit").number(limit as u64);
+                    }
+                    json.key("under_way").number(load.under_way as u64);
+                    json.key("waiting").number(load.waiting as u64);
+                    json.key("refused").number(load.refused);
+                    json.key("expired").number(load.expired);
+                });
             }
             json.key("servers").array(|json| {
                 for server in &group.servers {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::Lease;
 use ::upstream::pool::{self, Connection};
+use ::upstream::{Admitted, Lease};
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, SocketOptions};
@@ -27,6 +27,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) asked: bool,
     /// The peer, as long as it has the request; once it has answered.
     pub(crate) lease: Option<Lease>,
+    /// The request is under way, as far as its group counts that.
+    pub(crate) admitted: Option<Admitted>,
     /// What is learned of the session as soon as the last byte of the answer has come.
     pub(crate) at_end: Option<Box<AtEnd>>,
     /// Where it goes once its answer has come whole.
@@ -53,6 +55,7 @@ impl UpstreamConnection {
             early: None,
             asked: false,
             lease: None,
+            admitted: None,
             at_end: None,
             home,
         }
@@ -68,6 +71,7 @@ impl UpstreamConnection {
     pub(crate) fn done(mut self, may_go_on: bool) {
         self.at_end = None;
         self.lease = None;
+        self.admitted = None;
         let is_kept = may_go_on && self.asked && self.early.is_none();
         if !is_kept || self.stream().backlog() > 0 || self.home.group.shared.keepalive.is_none() {
             return self.connection.transport.announce_end();

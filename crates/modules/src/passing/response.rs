@@ -194,6 +194,7 @@ pub(crate) fn bad(cause: Causes) -> AttemptError {
         sent: true,
         kept: false,
         again: false,
+        is_busy: false,
     })
 }
 

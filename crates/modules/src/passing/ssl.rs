@@ -561,6 +561,7 @@ pub(super) async fn shake_hands(
         sent: false,
         kept: false,
         again: false,
+        is_busy: false,
     }))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ::upstream::pool::{self, Connection, Made};
 use ::upstream::{Cause, PutOut};
 use bytes::Bytes;
-use engine::net::{Address, ConnectError, Segment};
+use engine::net::{Address, Segment};
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
@@ -16,7 +16,9 @@ use http::request::Request;
 use http::source::Told;
 use proto::method::Method;
 
+use super::admission::{self, Passage};
 use super::attempts::{AskedFor, Attempt, Attempts, Began};
+use super::connecting::{self, Connected, NotConnected, Way};
 use super::connection::{Home, UpstreamConnection};
 use super::family::Causes;
 use super::response;
@@ -40,6 +42,8 @@ pub(crate) struct Failure {
     pub(super) kept: bool,
     /// It has been decided already that another peer is tried.
     pub(super) again: bool,
+    /// The peer had too much to do to take it, which is no failure of the peer.
+    pub(crate) is_busy: bool,
 }
 
 /// How a try ends without an answer.
@@ -122,10 +126,22 @@ pub(crate) async fn ask<C: Conversation>(
     selection: &mut Selection,
     asking: &Asking<'_, C>,
 ) -> Result<Result<(UpstreamConnection, C::Answer), u16>, Abort> {
+    let (tries, reach) = (&asking.tries, asking.reach);
+    let admitted = admission::admit(request, exchange, tries, reach, selection).await;
+    let mut passage = match admitted {
+        Ok(passage) => passage,
+        Err(AttemptError::Aborted(abort)) => return Err(abort),
+        Err(AttemptError::Refused(status)) => return Ok(Err(status)),
+        Err(AttemptError::Failed(failure)) => return Ok(Err(failure.status)),
+    };
     let began = engine::now();
     loop {
-        match attempt(request, exchange, selection, asking, began).await {
+        match attempt(request, exchange, selection, asking, began, &mut passage).await {
             Ok((mut peer, answer)) => {
+                if let Some(admitted) = &mut passage.admitted {
+                    admitted.answered(engine::now());
+                }
+                peer.admitted = passage.admitted;
                 if let Some(status) = asking.conversation.status(&answer) {
                     judge(request, selection, status);
                 }
@@ -141,9 +157,15 @@ pub(crate) async fn ask<C: Conversation>(
                 note_failure(request, selection, &failure);
                 let goes_on =
                     failure.again || may_try_next(request, selection, asking, &failure, began);
-                if !goes_on {
-                    return Ok(Err(failure.status));
+                if goes_on {
+                    continue;
                 }
+                if let Some(admitted) = &mut passage.admitted
+                    && failure.cause == Causes::TIMEOUT
+                {
+                    admitted.answered(engine::now());
+                }
+                return Ok(Err(failure.status));
             }
             // No fault of the peer: the session is its all the same.
             Err(AttemptError::Refused(status)) => {
@@ -162,7 +184,9 @@ pub(crate) async fn ask<C: Conversation>(
 fn note_failure(request: &mut Request, selection: &mut Selection, failure: &Failure) {
     let doing = failure.doing;
     let now = engine::now();
-    if failure.cause.is_harmless() {
+    if failure.is_busy {
+        selection.let_off();
+    } else if failure.cause.is_harmless() {
         selection.passed_by(now);
     } else if failure.cause != Causes::NO_LIVE {
         let name = selection.given().map(|given| given.name);
@@ -259,24 +283,18 @@ async fn attempt<C: Conversation>(
     selection: &mut Selection,
     asking: &Asking<'_, C>,
     began: Instant,
+    passage: &mut Passage,
 ) -> Result<(UpstreamConnection, C::Answer), AttemptError> {
-    let (tries, home) = (&asking.tries, asking.home);
-    let waited = wait_for_turn(request, exchange, tries, selection).await?;
+    let mut waited = wait_for_turn(request, exchange, &asking.tries, selection).await?;
+    if let Some(before) = passage.waited.take() {
+        waited.time = Some(waited.time.unwrap_or_default() + before);
+    }
     let address = choose(request, selection, asking.reach, &waited)?;
     log::error!(request, Debug, "http upstream connect: {address}");
-    let group = &home.group.shared;
-    let (mut peer, kept) = match pool::take(&home.local, group, &address, &asking.reach.terms) {
-        Some(connection) => {
-            note(request, |attempt, _| {
-                attempt.connect_time = Some(Duration::ZERO)
-            });
-            let home = home.clone();
-            let send_timeout = tries.send_timeout;
-            let peer = UpstreamConnection::over(connection, send_timeout, home);
-            (peer, true)
-        }
-        None => (connect(request, exchange, &address, asking).await?, false),
-    };
+    let has_others =
+        selection.tries_left() > 1 && asking.tries.next_upstream.contains(Causes::ERROR);
+    let connected = connect(request, exchange, &address, asking, has_others);
+    let (mut peer, kept) = connected.await?;
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
     let answer = asked.map_err(|error| match error {
         AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
@@ -294,6 +312,7 @@ async fn attempt<C: Conversation>(
             sent: true,
             kept,
             again: true,
+            is_busy: false,
         };
         if may_try_next(request, selection, asking, &failure, began) {
             return Err(AttemptError::Failed(failure));
@@ -318,7 +337,7 @@ async fn wait_for_turn(
     tries: &Tries,
     selection: &mut Selection,
 ) -> Result<Waited, AttemptError> {
-    let Some(queueing) = selection.queueing() else {
+    let Some(timeout) = selection.queue_timeout() else {
         return Ok(Waited::default());
     };
     let began = engine::now();
@@ -340,7 +359,7 @@ async fn wait_for_turn(
             }
         }
     };
-    let waiting = either(waiting, engine::sleep(queueing.timeout));
+    let waiting = either(waiting, engine::sleep(timeout));
     let ended = match tries.ignore_client_abort {
         true => Ok(waiting.await),
         false => match either(waiting, exchange.client_gone()).await {
@@ -405,27 +424,45 @@ fn choose(
     }
     address.ok_or_else(|| {
         log::error!(request, Error, "no live upstreams {CONNECTING}");
+        let load = selection.load().filter(|_| waited.in_vain);
+        if let Some(load) = &load {
+            admission::come_again(request, selection, load);
+        }
         AttemptError::Failed(Failure {
             cause: Causes::NO_LIVE,
-            status: 502,
+            status: if load.is_some() { 503 } else { 502 },
             doing: CONNECTING,
             sent: false,
             kept: false,
             again: false,
+            is_busy: false,
         })
     })
 }
 
+/// Connects to a peer; whether that is by a connection that had been kept. Where the peer has no room for one more it is waited for, or, if
+/// the request `goes_elsewhere` then, not.
 pub(crate) async fn connect<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
-) -> Result<UpstreamConnection, AttemptError> {
+    goes_elsewhere: bool,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
     let (tries, reach) = (&asking.tries, asking.reach);
     let deadline = engine::now() + tries.connect_timeout;
-    let options = &reach.socket.options;
-    let connecting = engine::net::connect_with(address, options, Some(deadline));
+    let way = Way {
+        address,
+        options: &reach.socket.options,
+        deadline,
+        timeout: tries.connect_timeout,
+        goes_elsewhere,
+    };
+    let kept = || {
+        let home = asking.home;
+        pool::take(&home.local, &home.group.shared, address, &reach.terms)
+    };
+    let connecting = connecting::connect(&way, kept);
     let connected = if tries.ignore_client_abort {
         connecting.await
     } else {
@@ -436,15 +473,21 @@ pub(crate) async fn connect<C>(
             }
         }
     };
+    let over =
+        |connection| UpstreamConnection::over(connection, tries.send_timeout, asking.home.clone());
     match connected {
-        Ok(stream) => {
+        Ok(Connected::Kept(connection)) => {
+            note(request, |attempt, _| {
+                attempt.connect_time = Some(Duration::ZERO)
+            });
+            Ok((over(connection), true))
+        }
+        Ok(Connected::Anew(stream)) => {
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
             }
             let made = Made::now(address.clone(), reach.terms.clone());
-            let connection = Connection::new(stream.into(), made);
-            let home = asking.home.clone();
-            let peer = UpstreamConnection::over(connection, tries.send_timeout, home);
+            let peer = over(Connection::new(stream.into(), made));
             if !reach.introduction.is_empty() {
                 peer.stream()
                     .push(Segment::Bytes(reach.introduction.clone()));
@@ -457,14 +500,17 @@ pub(crate) async fn connect<C>(
             note(request, |attempt, began| {
                 attempt.connect_time = began.elapsed()
             });
-            Ok(peer)
+            Ok((peer, false))
         }
-        Err(error) if reach.socket.is_refused(request, &error) => Err(AttemptError::Refused(500)),
-        Err(ConnectError { error, .. }) => Err(AttemptError::Failed(Failure {
+        Err(NotConnected { error, .. }) if reach.socket.is_refused(request, &error) => {
+            Err(AttemptError::Refused(500))
+        }
+        Err(NotConnected { error, is_busy }) => Err(AttemptError::Failed(Failure {
             sent: false,
+            is_busy,
             ..match address {
-                Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
-                Address::Unix(_) => not_connected(request, &error, address),
+                Address::Inet(_) => failed(request, &error.error, "connect()", CONNECTING),
+                Address::Unix(_) => not_connected(request, &error.error, address),
             }
         })),
     }
@@ -494,7 +540,11 @@ async fn secure(
 /// A Unix socket that cannot be connected to. That no server listens on it is common; that there is no
 /// socket is a mistake.
 fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Failure {
-    if let Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET) = error.raw_os_error() {
+    let is_common = matches!(
+        error.raw_os_error(),
+        Some(libc::ECONNREFUSED | libc::EAGAIN | libc::ECONNRESET)
+    );
+    if is_common || error.kind() == io::ErrorKind::TimedOut {
         return failed(
             request,
             error,
@@ -515,6 +565,7 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
         sent: false,
         kept: false,
         again: false,
+        is_busy: false,
     }
 }
 
@@ -551,6 +602,7 @@ pub(crate) fn failed(
         sent: true,
         kept: false,
         again: false,
+        is_busy: false,
     }
 }
 

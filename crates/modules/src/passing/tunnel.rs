@@ -68,9 +68,11 @@ pub(crate) async fn run(
     request: &mut Request,
     exchange: &mut Exchange,
     limits: Limits,
-    peer: UpstreamConnection,
+    mut peer: UpstreamConnection,
     received: Bytes,
 ) -> Result<Step, Abort> {
+    // It may last for days: no request is under way any more.
+    peer.admitted = None;
     if let Some(step) = output::respond_with_upgrade(request, exchange)? {
         return Ok(step);
     }

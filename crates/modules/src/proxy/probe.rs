@@ -164,8 +164,11 @@ impl Probe<'_> {
             home: &home,
         };
         let mut sink = Exchange::sink();
-        let connected = connect(request, &mut sink, &self.address, &asking).await;
+        let connected = connect(request, &mut sink, &self.address, &asking, false).await;
+        let connected = connected.map(|(peer, _)| peer);
         connected.map_err(|error| match error {
+            // Too many requests say nothing of how it does.
+            AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
             AttemptError::Failed(_) => Failed::of(request, error).into(),
             AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
         })

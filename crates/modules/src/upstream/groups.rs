@@ -14,6 +14,7 @@ use framework::registry::Registry;
 use http::request::Request;
 use http::text::Text;
 
+use super::limit::Limits;
 use super::lookups::{Lookup, Lookups};
 use super::selection::Selection;
 use super::sticky::Sticky;
@@ -121,6 +122,10 @@ pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     let lookups = std::mem::take(&mut groups.lookups);
     if !lookups.is_empty() {
         generation.services.push(Arc::new(Lookups(lookups)));
+    }
+    let blocks: Vec<Arc<Group>> = groups.blocks().map(Arc::clone).collect();
+    if !blocks.is_empty() {
+        generation.services.push(Arc::new(Limits(blocks)));
     }
     generation.add(groups);
 }

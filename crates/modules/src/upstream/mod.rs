@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
-//! `methods` how requests are shared out, `failover` what is done about servers that fail, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
+//! `methods` how requests are shared out, `failover` what is done about servers that fail, `limit` how many requests are under way, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
 //!
 //! `lookups` keeps names up to date, `state` reads servers from a file; `checks` is what other modules have said of a group before it
 //! is made. Not here yet, and a clear error where written: `id` of `server`.
@@ -10,6 +10,7 @@
 mod checks;
 mod failover;
 mod groups;
+mod limit;
 mod lookups;
 mod methods;
 mod selection;
@@ -105,18 +106,19 @@ static KEEPALIVE_TIMEOUT: Setting<Duration> =
 static QUEUE: Setting<Queueing> = Setting::new("queue", &["number [timeout=time]"], queue)
     .contexts(Contexts::UPSTREAM)
     .arity(Arity::between(1, 2))
-    .manual("How many requests wait while every server of the group has as many as it may have (`max_conns`) or is out, and for how long each (60s). One that finds no room, or waits for too long, is answered with 502.");
+    .manual("How many requests wait while every server of the group has as many as it may have (`max_conns`) or is out, and for how long each (60s). One that finds no room, or waits for too long, is answered with 502. Where `concurrency_limit` is written, those wait who are over it as well: for 8s unless `timeout` says otherwise, and the answer is 503 with `Retry-After`.");
 
 fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
     let number = setter.word()?;
     let length = parse::number_of(&number.bytes).filter(|length| *length > 0);
     let length = length.ok_or_else(|| Fault::invalid_value(number))?;
     let timeout = match setter.args().get(1) {
-        None => Duration::from_secs(60),
+        None => None,
         Some(word) => {
             let time = word.bytes.strip_prefix(b"timeout=");
             let time = time.and_then(parse::time_milliseconds);
-            Duration::from_millis(time.ok_or_else(|| Fault::invalid_parameter(word))?)
+            let time = time.ok_or_else(|| Fault::invalid_parameter(word))?;
+            Some(Duration::from_millis(time))
         }
     };
     Ok(Queueing {
@@ -186,6 +188,7 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &methods::P2C,
     &failover::RETRY_BUDGET,
     &failover::EJECT_OUTLIERS,
+    &limit::CONCURRENCY_LIMIT,
     &QUEUE,
     &STICKY,
     &KEEPALIVE,
@@ -305,6 +308,7 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
     let name = Bytes::copy_from_slice(&name.bytes);
     let mut group = ::upstream::Group::new(name, roster, kept(block)?);
     group.queueing = block.own(&QUEUE)?;
+    group.concurrency = block.own(&limit::CONCURRENCY_LIMIT)?;
     group.retry_budget = block.own(&failover::RETRY_BUDGET)?;
     group.outliers = block.own(&failover::EJECT_OUTLIERS)?;
     let sticky = sticky.filter(|_| chosen.keeps_sessions);

@@ -1,8 +1,8 @@
 //! One request's way through a group, and through the sessions of that group.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ::upstream::{Failed, Lease, Place, PutOut, Queueing};
+use ::upstream::{Entry, Failed, Lease, Load, Place, PutOut};
 use bytes::Bytes;
 use engine::net::Address;
 use http::request::Request;
@@ -65,10 +65,29 @@ impl Selection {
         })
     }
 
-    /// How requests wait where none may be asked; `None` where they do not, or this one has tried a peer already.
-    pub fn queueing(&self) -> Option<Queueing> {
-        let queueing = self.peers.group().queueing;
-        queueing.filter(|_| !self.peers.has_tried())
+    /// Asks to be let through to the group, where that bounds how many requests are under way.
+    pub fn enter(&self, now: Instant) -> Option<Entry> {
+        self.peers.group().enter(now)
+    }
+
+    /// How long a request may wait until it is let through.
+    pub fn waiting_time(&self) -> Duration {
+        self.peers.group().waiting_time()
+    }
+
+    /// How many requests are under way; `None` where that is not bounded.
+    pub fn load(&self) -> Option<Load> {
+        self.peers.group().load()
+    }
+
+    /// How long requests wait where no peer may be asked; `None` where they do not, or this one has tried a peer already.
+    pub fn queue_timeout(&self) -> Option<Duration> {
+        let group = self.peers.group();
+        let queueing = group.queueing.filter(|_| !self.peers.has_tried())?;
+        Some(match group.concurrency {
+            Some(_) => group.waiting_time(),
+            None => queueing.timeout(),
+        })
     }
 
     /// Whether others have been waiting: whoever comes now is behind them.
@@ -100,6 +119,12 @@ impl Selection {
     pub fn failed(&mut self, now: Instant) -> Failed {
         self.has_failed();
         self.peers.failed(now)
+    }
+
+    /// The peer chosen last could not take the request, which tells nothing of how it does.
+    pub fn let_off(&mut self) {
+        self.has_failed();
+        self.peers.let_off();
     }
 
     /// The peer chosen last lacks what was asked for, which is no fault of its own.

@@ -1,0 +1,122 @@
+//! A connection to a peer, within a time. Where a Unix socket has no room for one more that it has not accepted yet, it is waited
+//! for, first come first served: see [`backlog`].
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use ::upstream::backlog::{self, Turn};
+use ::upstream::pool::Connection;
+use engine::net::{Address, ConnectError, ConnectStep, SocketOptions, Stream};
+use engine::select::{Either, either};
+
+/// How a peer is connected to.
+pub(super) struct Way<'a> {
+    pub(super) address: &'a Address,
+    pub(super) options: &'a SocketOptions,
+    pub(super) deadline: Instant,
+    /// The whole time until then.
+    pub(super) timeout: Duration,
+    /// Another peer is asked rather than waiting for this one.
+    pub(super) goes_elsewhere: bool,
+}
+
+/// What one is connected by.
+pub(super) enum Connected {
+    /// One that had been kept.
+    Kept(Box<Connection>),
+    Anew(Stream),
+}
+
+/// Why there is no connection.
+pub(super) struct NotConnected {
+    pub(super) error: ConnectError,
+    /// The peer had too much to do.
+    pub(super) is_busy: bool,
+}
+
+impl From<ConnectError> for NotConnected {
+    fn from(error: ConnectError) -> NotConnected {
+        NotConnected {
+            error,
+            is_busy: false,
+        }
+    }
+}
+
+/// Connects, or takes a connection that had been kept.
+pub(super) async fn connect(
+    way: &Way<'_>,
+    mut kept: impl FnMut() -> Option<Box<Connection>>,
+) -> Result<Connected, NotConnected> {
+    if let Some(connection) = kept() {
+        return Ok(Connected::Kept(connection));
+    }
+    let full = match backlog::is_full(way.address) {
+        true => full(libc::EAGAIN),
+        false => match anew(way).await {
+            Err(error) if is_full(way.address, &error) => error,
+            connected => return Ok(connected?),
+        },
+    };
+    let busy = |error| NotConnected {
+        error,
+        is_busy: true,
+    };
+    let Address::Unix(path) = way.address else {
+        return Err(full.into());
+    };
+    if way.goes_elsewhere {
+        return Err(busy(full));
+    }
+    let now = engine::now();
+    let Some(turn) = Turn::wait(path, now, way.timeout) else {
+        return Err(busy(full));
+    };
+    let waiting = wait(way, turn, kept);
+    match either(waiting, engine::sleep_until(way.deadline)).await {
+        Either::First(connected) => Ok(connected?),
+        Either::Second(()) => Err(busy(self::full(libc::ETIMEDOUT))),
+    }
+}
+
+/// Tries until there is room, whenever it is the first.
+async fn wait(
+    way: &Way<'_>,
+    mut turn: Turn,
+    mut kept: impl FnMut() -> Option<Box<Connection>>,
+) -> Result<Connected, ConnectError> {
+    loop {
+        turn.is_first().await;
+        if let Some(connection) = kept() {
+            turn.connected();
+            return Ok(Connected::Kept(connection));
+        }
+        match anew(way).await {
+            Err(error) if is_full(way.address, &error) => turn.pause().await,
+            Ok(connected) => {
+                turn.connected();
+                return Ok(connected);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn anew(way: &Way<'_>) -> Result<Connected, ConnectError> {
+    let connecting = engine::net::connect_with(way.address, way.options, Some(way.deadline));
+    connecting.await.map(Connected::Anew)
+}
+
+fn full(code: i32) -> ConnectError {
+    ConnectError {
+        step: ConnectStep::Connect,
+        error: io::Error::from_raw_os_error(code),
+    }
+}
+
+/// Whether a socket has as many connections as it may have that it has not accepted.
+fn is_full(address: &Address, error: &ConnectError) -> bool {
+    matches!(address, Address::Unix(_))
+        && error.step == ConnectStep::Connect
+        && error.error.raw_os_error() == Some(libc::EAGAIN)
+}

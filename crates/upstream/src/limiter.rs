@@ -1,0 +1,220 @@
+//! How many requests servers are to be given at a time so that they do as much as they can, and none waits at a server that could
+//! wait here: found out from how long answers take.
+//!
+//! ```text
+//!             answers slower than the base          the base is old, or does not fit any more
+//!  Measuring ────────▶ Growing ────────▶ Following ─────────────────────────┐
+//!      ▲    base known   doubles          by the gradient                   │
+//!      └────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The *base* is how long answers take while few requests are under way. The limit follows the *gradient*, the base (and half of
+//! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
+//! averaged as geometric means, since it is by ratios that they are compared: an answer that took a hundred times as long as others do, or a
+//! mixture of cheap and dear pages, then moves it little.
+//!
+//! No clock: the caller says when it is. <https://github.com/Netflix/concurrency-limits>,
+//! <https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/adaptive_concurrency_filter>
+
+use std::time::Duration;
+
+/// The least that are let through: fewer would leave a server idle between two requests.
+const LIMIT_MIN: f64 = 2.0;
+/// The most.
+const LIMIT_MAX: f64 = 10_000.0;
+/// How much slower than the base answers may be before the limit is taken back.
+const TOLERANCE: f64 = 1.5;
+/// The most that it is taken back by at a time.
+const GRADIENT_MIN: f64 = 0.5;
+/// How much of what a window says is taken over.
+const SMOOTHING: f64 = 0.5;
+/// Answers of a window while it follows: enough for an average, and so many that those from before the last change are few.
+const WINDOW_ANSWERS: u32 = 20;
+/// The same while it grows or measures for the first time.
+const FIRST_ANSWERS: u32 = 6;
+/// A window with a few answers is closed after this time.
+const WINDOW_TIME: Duration = Duration::from_secs(1);
+/// A base is measured again after this time, and after so many times as long as measuring took last.
+const BASE_AGE_MAX: Duration = Duration::from_secs(60);
+const MEASURING_SHARE: u32 = 40;
+/// Answers that come so much quicker than the base though more are under way say that the base is another by now.
+const QUICKER: f64 = 1.25;
+/// A base is measured again where so many windows in a row were too slow for any limit, or too quick for it.
+const WINDOWS_AMISS: u32 = 3;
+/// But not sooner after the last time.
+const BASE_AGE_MIN: Duration = Duration::from_secs(5);
+/// Measuring gives up after this time, for want of answers.
+const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A limit that follows how long answers take.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    limit: f64,
+    doing: Doing,
+    /// Of requests that began before this has changed, nothing is known that counts.
+    era: u64,
+    /// The logarithm of the seconds that an answer takes while few are under way.
+    base: Option<f64>,
+    window: Window,
+    measured_at: Duration,
+    measuring_took: Duration,
+    amiss: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Measuring,
+    Growing,
+    Following,
+}
+
+/// Answers that are judged together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// `None` before the first answer.
+    began: Option<Duration>,
+    answers: u32,
+    /// Of the logarithms of their times, in seconds.
+    sum: f64,
+    /// The most that were under way.
+    most: usize,
+}
+
+/// What is known of a request as it is let through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    era: u64,
+    /// How many were under way with it.
+    beside: usize,
+}
+
+impl Limiter {
+    /// One that knows nothing yet.
+    pub(crate) fn new(now: Duration) -> Limiter {
+        Limiter {
+            limit: LIMIT_MIN,
+            doing: Doing::Measuring,
+            era: 0,
+            base: None,
+            window: Window::default(),
+            measured_at: now,
+            measuring_took: Duration::ZERO,
+            amiss: 0,
+        }
+    }
+
+    /// How many may be under way now.
+    pub(crate) fn limit(&self) -> usize {
+        match self.doing {
+            Doing::Measuring => self.few(),
+            Doing::Growing | Doing::Following => self.limit as usize,
+        }
+    }
+
+    /// Whether it knows by now how much the servers can do.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.base.is_some() && self.doing != Doing::Growing
+    }
+
+    /// So few that their answers tell the base.
+    fn few(&self) -> usize {
+        (self.limit / 4.0).max(LIMIT_MIN) as usize
+    }
+
+    /// A request is let through, the last of so many that are under way.
+    pub(crate) fn begin(&mut self, now: Duration, under_way: usize) -> Begun {
+        if self.doing == Doing::Measuring
+            && now.saturating_sub(self.measured_at) > MEASURING_TIME_MAX
+            && self.base.is_some()
+        {
+            self.follow(now, Doing::Following);
+        }
+        Begun {
+            era: self.era,
+            beside: under_way,
+        }
+    }
+
+    /// Its answer came after `time`.
+    pub(crate) fn answered(&mut self, now: Duration, begun: Begun, time: Duration) {
+        let is_of_few = begun.beside <= self.few();
+        if begun.era != self.era || (self.doing == Doing::Measuring && !is_of_few) {
+            return;
+        }
+        let window = &mut self.window;
+        let began = *window.began.get_or_insert(now);
+        window.answers += 1;
+        window.sum += time.max(Duration::from_micros(1)).as_secs_f64().ln();
+        window.most = window.most.max(begun.beside);
+        let whole = match self.doing {
+            Doing::Following => WINDOW_ANSWERS.max(self.limit as u32),
+            Doing::Growing => FIRST_ANSWERS.max(self.limit as u32),
+            Doing::Measuring if self.base.is_none() => FIRST_ANSWERS,
+            Doing::Measuring => WINDOW_ANSWERS,
+        };
+        let is_late = now.saturating_sub(began) >= WINDOW_TIME && window.answers >= FIRST_ANSWERS;
+        if window.answers >= whole || is_late {
+            let window = std::mem::take(window);
+            self.judge(now, window);
+        }
+    }
+
+    fn judge(&mut self, now: Duration, window: Window) {
+        let mean = window.sum / f64::from(window.answers);
+        let Some(base) = self.base.filter(|_| self.doing != Doing::Measuring) else {
+            self.base = Some(mean);
+            self.measuring_took = now.saturating_sub(self.measured_at);
+            let was_amiss = std::mem::take(&mut self.amiss) >= WINDOWS_AMISS;
+            let is_first = self.limit <= LIMIT_MIN;
+            return self.follow(
+                now,
+                match is_first || was_amiss {
+                    true => Doing::Growing,
+                    false => Doing::Following,
+                },
+            );
+        };
+        let is_used = window.most as f64 >= self.limit * 0.75;
+        if window.most <= self.few() && !is_used {
+            // As good as having measured.
+            self.base = Some(base + (mean - base) * SMOOTHING);
+            self.measured_at = now;
+            self.amiss = 0;
+            return;
+        }
+        let gradient = (TOLERANCE * (base - mean).exp()).min(1.0);
+        let is_quicker = (base - mean).exp() > QUICKER;
+        self.amiss = match gradient < GRADIENT_MIN || is_quicker {
+            true => self.amiss + 1,
+            false => 0,
+        };
+        let aim = self.limit * gradient.max(GRADIENT_MIN) + self.limit.sqrt();
+        let next = match self.doing {
+            Doing::Growing if gradient >= 1.0 => self.limit * 2.0,
+            // By a base that is no longer true nothing can be judged.
+            Doing::Following if is_quicker => self.limit,
+            _ => self.limit + (aim - self.limit) * SMOOTHING,
+        };
+        if gradient < 1.0 {
+            self.doing = Doing::Following;
+        }
+        if is_used || next < self.limit {
+            self.limit = next.clamp(LIMIT_MIN, LIMIT_MAX);
+        }
+        let age = now.saturating_sub(self.measured_at);
+        let is_old = age > BASE_AGE_MAX.max(self.measuring_took * MEASURING_SHARE);
+        if is_old || (self.amiss >= WINDOWS_AMISS && age > BASE_AGE_MIN) {
+            self.doing = Doing::Measuring;
+            self.measured_at = now;
+            self.era += 1;
+        }
+    }
+
+    /// Has done with measuring.
+    fn follow(&mut self, now: Duration, doing: Doing) {
+        self.doing = doing;
+        self.measured_at = now;
+        self.window = Window::default();
+        self.era += 1;
+    }
+}
