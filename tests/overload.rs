@@ -10,8 +10,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use proto::h2::{ErrorCode, frame};
 use support::master::wait_for;
-use support::{PATIENCE, Server, engines};
+use support::{PATIENCE, Server, engines, http2};
 
 /// An upstream that answers a request when the test lets it, with the path that was asked for.
 struct Upstream {
@@ -485,6 +486,42 @@ upstream app {{ server 127.0.0.1:{port}; concurrency_limit 1; }}"
 }
 
 #[test]
+fn streams_of_one_client_wait_and_leave_by_themselves() {
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let group = "concurrency_limit 1; queue 10 timeout=1h;";
+        let server = Server::start(
+            engine,
+            &lines(&upstream, group, "").replacen("location /", "http2 on; location /", 1),
+        );
+        let mut client = http2::Client::connect(server.port);
+        let first = client.request("/first", &[]);
+        upstream.wait_for(1);
+        let gone = client.request("/gone", &[]);
+        wait_for_waiting(&server, 1);
+        let last = client.request("/last", &[]);
+        wait_for_waiting(&server, 2);
+        let mut reset = Vec::new();
+        frame::put_reset(&mut reset, gone, ErrorCode::Cancel);
+        client.send(&reset);
+        wait_for_waiting(&server, 1);
+        upstream.answer_all();
+        assert_eq!(client.response(first).status, 200);
+        assert_eq!(client.response(last).text(), "/last");
+        assert_eq!(upstream.paths(), ["/first", "/last"]);
+        // All of them leave with their connection.
+        *upstream.gate.open.lock().unwrap() = 0;
+        for _ in 0..5 {
+            client.request("/never", &[]);
+        }
+        wait_for_waiting(&server, 4);
+        drop(client);
+        wait_for_waiting(&server, 0);
+        wait_for("the end", || number(&server, "under_way") == 0);
+    }
+}
+
+#[test]
 fn a_request_may_go_on_without_its_client() {
     for engine in engines::lines() {
         let upstream = Upstream::start();
@@ -645,6 +682,9 @@ fn a_backlog_that_stays_full_is_a_connection_that_takes_too_long() {
         let text = format!(
             "location /short {{ fastcgi_connect_timeout 200ms; fastcgi_pass unix:{path}; }}
              location /long {{ fastcgi_connect_timeout 900ms; fastcgi_pass unix:{path}; }}
+             location /uwsgi {{ uwsgi_connect_timeout 200ms; uwsgi_pass unix:{path}; }}
+             location /scgi {{ scgi_connect_timeout 200ms; scgi_pass unix:{path}; }}
+             location /memcached {{ set $memcached_key a; memcached_connect_timeout 200ms; memcached_pass unix:{path}; }}
              location /http {{ proxy_connect_timeout 200ms; proxy_pass http://app; }}
 [http]
          upstream app {{ server unix:{path} max_fails=1 fail_timeout=60s; server 127.0.0.1:1 down; }}"
@@ -663,7 +703,9 @@ fn a_backlog_that_stays_full_is_a_connection_that_takes_too_long() {
         server.wait_for_log(
             "upstream timed out (110: Connection timed out) while connecting to upstream",
         );
-        took("/http");
+        for path in ["/uwsgi", "/scgi", "/memcached", "/http"] {
+            took(path);
+        }
         // It has not been given up for that.
         let client = begin(server.port, "/http");
         assert_eq!(socket.accept(1), ["/http"]);
