@@ -21,8 +21,9 @@ use crate::state::since_beginning;
 /// The most that wait for one socket.
 const WAITING_MAX: usize = 10_000;
 
-/// One that would wait for longer, by what is known when it comes, does not begin to.
-const EXPECTED_MAX: Duration = Duration::from_secs(4);
+/// One that would have to wait for longer until its answer, by what is known when it comes, does not begin to: the socket's backlog is to be
+/// waited for as well as the line.
+const EXPECTED_MAX: Duration = Duration::from_secs(6);
 
 /// How long the first pauses after its first try in vain, and twice as long after each further one up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
@@ -86,13 +87,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits behind all others; `None` where too many wait already, or for too long. `connect_timeout` is how long it may wait.
-    pub fn wait(path: &Path, now: Instant, connect_timeout: Duration) -> Option<Turn> {
+    /// Waits behind all others; `None` where too many wait already, or for too long. `connect_timeout` is how long it may wait, `given` how
+    /// many requests the peer has not done, those that wait included.
+    pub fn wait(
+        path: &Path,
+        now: Instant,
+        connect_timeout: Duration,
+        given: usize,
+    ) -> Option<Turn> {
         let mut lines = lock();
         let line = lines.entry(path.to_owned()).or_default();
         line.pace().advance(since_beginning(now), true);
         let expected_max = EXPECTED_MAX.min(connect_timeout);
-        if line.len() >= WAITING_MAX || !line.has_room(expected_max, true) {
+        let others = given.saturating_sub(line.len() + 1);
+        if line.len() >= WAITING_MAX || !line.has_room(others, expected_max, true) {
             return None;
         }
         let number = line.join(Waits::default());

@@ -251,7 +251,7 @@ impl Gate {
                 Limit::None | Limit::Fixed(_) => true,
             };
             let has_room = core.line.len() < patience.length
-                && core.line.has_room(patience.expected_max, is_known);
+                && core.line.has_room(0, patience.expected_max, is_known);
             if !has_room {
                 core.refused += 1;
                 return Entry::Refused(core.load());

@@ -22,6 +22,8 @@ pub struct Lease {
     in_flight: bool,
     /// How long the answer takes is still to be told.
     is_open: bool,
+    /// There is a connection to the peer, which ends when this does.
+    pub(crate) is_connected: bool,
 }
 
 impl Lease {
@@ -48,6 +50,7 @@ impl Lease {
             since: now,
             in_flight,
             is_open: true,
+            is_connected: false,
         })
     }
 
@@ -150,7 +153,9 @@ impl Drop for Lease {
         });
         if let Some(peer) = self.peer() {
             peer.state().give_back();
-            backlog::note_end(&peer.address);
+            if self.is_connected {
+                backlog::note_end(&peer.address);
+            }
         }
         self.peers.queue().call_next();
     }

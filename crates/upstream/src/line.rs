@@ -92,9 +92,10 @@ impl<T> Line<T> {
         self.pace.time_for(self.len() + 1)
     }
 
-    /// Whether one more may join who wants to be called within `wait_max`.
-    pub(crate) fn has_room(&self, wait_max: Duration, is_known: bool) -> bool {
-        match self.wait().filter(|_| is_known) {
+    /// Whether one more may join who wants to be served within `wait_max`, after those who wait and so many others.
+    pub(crate) fn has_room(&self, others: usize, wait_max: Duration, is_known: bool) -> bool {
+        let time = self.pace.time_for(self.len() + others + 1);
+        match time.filter(|_| is_known) {
             Some(wait) => wait <= wait_max,
             None => self.len() < UNKNOWN_MAX,
         }

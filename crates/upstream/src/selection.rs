@@ -242,6 +242,13 @@ impl Selection {
         None
     }
 
+    /// There is a connection to the peer chosen last.
+    pub fn connected(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.is_connected = true;
+        }
+    }
+
     /// The peer chosen last could not take the request, which tells nothing of how it does, and has it no longer.
     pub fn let_off(&mut self) {
         self.count_try();

@@ -293,8 +293,10 @@ async fn attempt<C: Conversation>(
     log::error!(request, Debug, "http upstream connect: {address}");
     let has_others =
         selection.tries_left() > 1 && asking.tries.next_upstream.contains(Causes::ERROR);
-    let connected = connect(request, exchange, &address, asking, has_others);
+    let given = selection.given_in_all();
+    let connected = connect(request, exchange, &address, asking, given, has_others);
     let (mut peer, kept) = connected.await?;
+    selection.connected();
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
     let answer = asked.map_err(|error| match error {
         AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
@@ -440,13 +442,14 @@ fn choose(
     })
 }
 
-/// Connects to a peer; whether that is by a connection that had been kept. Where the peer has no room for one more it is waited for, or, if
-/// the request `goes_elsewhere` then, not.
+/// Connects to a peer; whether that is by a connection that had been kept. Where the peer, which has been `given` so many requests, has no room
+/// for one more it is waited for, or, if the request `goes_elsewhere` then, not.
 pub(crate) async fn connect<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
+    given: usize,
     goes_elsewhere: bool,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     let (tries, reach) = (&asking.tries, asking.reach);
@@ -456,6 +459,7 @@ pub(crate) async fn connect<C>(
         options: &reach.socket.options,
         deadline,
         timeout: tries.connect_timeout,
+        given,
         goes_elsewhere,
     };
     let kept = || {

@@ -164,7 +164,7 @@ impl Probe<'_> {
             home: &home,
         };
         let mut sink = Exchange::sink();
-        let connected = connect(request, &mut sink, &self.address, &asking, false).await;
+        let connected = connect(request, &mut sink, &self.address, &asking, 0, false).await;
         let connected = connected.map(|(peer, _)| peer);
         connected.map_err(|error| match error {
             // Too many requests say nothing of how it does.

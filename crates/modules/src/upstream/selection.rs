@@ -121,6 +121,17 @@ impl Selection {
         self.peers.failed(now)
     }
 
+    /// There is a connection to the peer chosen last.
+    pub fn connected(&mut self) {
+        self.peers.connected();
+    }
+
+    /// How many requests the peer chosen last has been given and has not done, this one included.
+    pub fn given_in_all(&self) -> usize {
+        let peer = self.peers.given();
+        peer.map_or(0, |peer| peer.state().connections())
+    }
+
     /// The peer chosen last could not take the request, which tells nothing of how it does.
     pub fn let_off(&mut self) {
         self.has_failed();
