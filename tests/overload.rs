@@ -138,7 +138,7 @@ fn find(server: &Server, name: &str) -> Option<u64> {
 }
 
 fn number(server: &Server, name: &str) -> u64 {
-    find(server, name).unwrap_or_else(|| panic!("no {name}"))
+    find(server, name).unwrap_or_else(|| panic!("no {name}: {}", server.error_log()))
 }
 
 fn wait_for_waiting(server: &Server, count: u64) {

@@ -160,6 +160,8 @@ impl Group {
     /// How many requests are under way; `None` where that is not bounded.
     pub fn load(&self) -> Option<Load> {
         self.concurrency?;
+        // Requests may ask before all of the configuration has been told that it is in force.
+        self.comes_into_force(engine::now());
         Some(self.peers().gate().load())
     }
 
