@@ -204,8 +204,8 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        sentence: "**An upstream that breaks off at once with `proxy_buffering off`**: the line says `while reading upstream`. nginx \
-                   says `while sending to client` where it finds the end behind what came with the head.",
+        sentence: "**An upstream that breaks off with `proxy_buffering off`** or its kin, or in the middle of a value of memcached: the line says \
+                   `while reading upstream`. nginx says `while sending to client` where something of the answer has left.",
         is: |_, difference| {
             let line = &difference.reference;
             let breaks =

@@ -257,10 +257,11 @@ impl UnframedConversation<'_> {
             let counted = received.min(passing.buffer_size) as u64;
             note(request, |attempt, _| attempt.bytes_received = counted);
             reading.bytes.extend_from_slice(&buffer);
-            let parsed = cgi::parse(&reading.bytes, &mut reading.head, Form::StatusLineOrFields);
+            let most = passing.buffer_size;
+            let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
+            let parsed = cgi::parse(held, &mut reading.head, Form::StatusLineOrFields);
             examine(request, passing, reading);
             match parsed {
-                Ok(Some(length)) if length > passing.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
                     // What follows the head lies at the end of what came last.
                     let unread = reading.bytes.len().saturating_sub(length);

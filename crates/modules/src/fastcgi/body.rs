@@ -3,10 +3,9 @@
 use engine::Buffer;
 use http::exchange::h1::take_front;
 use http::log::{Level, Printable};
-use http::source::{Break, Told};
+use http::source::Break;
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};
 
-use crate::passing::READING_BODY;
 use crate::passing::body::{Framed, Framing};
 
 /// What is left of an answer.
@@ -32,11 +31,14 @@ impl RecordsOfBody {
 impl RecordsOfBody {
     /// Whether all of an answer that has no body has come already (204, 304), and whether the connection may serve another request
     /// then. What there is to log comes back, too.
-    pub(super) fn ends_at_once(&mut self, received: &mut Buffer) -> (Option<bool>, Vec<Told>) {
+    pub(super) fn ends_at_once(
+        &mut self,
+        received: &mut Buffer,
+    ) -> (Option<bool>, Vec<(Level, String)>) {
         let mut told = Vec::new();
         while !received.is_empty() {
             match self.next(received) {
-                Framed::Told(line) => told.push(line),
+                Framed::Told(level, text) => told.push((level, text)),
                 Framed::End { may_go_on } => return (Some(may_go_on), told),
                 Framed::Nothing => break,
                 Framed::Bytes(_) | Framed::Broken(..) => return (Some(false), told),
@@ -52,7 +54,6 @@ impl Framing for RecordsOfBody {
             let decoded = match self.decoder.decode(received) {
                 Ok(decoded) => decoded,
                 Err(fault) => {
-                    let text = format!("{fault} {READING_BODY}");
                     // What has come before a missing end is good.
                     let broken = match fault {
                         Fault::StdoutClosed | Fault::RequestClosed | Fault::ConnectionClosed => {
@@ -60,7 +61,7 @@ impl Framing for RecordsOfBody {
                         }
                         _ => Break::Framing,
                     };
-                    return Framed::Broken(broken, Told::new(Level::Error, text));
+                    return Framed::Broken(broken, fault.to_string());
                 }
             };
             let consumed = decoded.consumed;
@@ -74,17 +75,16 @@ impl Framing for RecordsOfBody {
                 Some(Event::Stderr(stretch)) => {
                     let text = stderr_text(received.get(stretch).unwrap_or_default());
                     let text = Printable(text);
-                    let text = format!("FastCGI sent in stderr: \"{text}\" {READING_BODY}");
+                    let text = format!("FastCGI sent in stderr: \"{text}\"");
                     received.advance(consumed);
-                    return Framed::Told(Told::new(Level::Error, text));
+                    return Framed::Told(Level::Error, text);
                 }
                 Some(Event::BeyondLength) if self.is_told => {
                     return Framed::End { may_go_on: false };
                 }
                 Some(Event::BeyondLength) => {
                     self.is_told = true;
-                    let text = format!("{} {READING_BODY}", Event::BEYOND_LENGTH);
-                    return Framed::Told(Told::new(Level::Warn, text));
+                    return Framed::Told(Level::Warn, Event::BEYOND_LENGTH.to_owned());
                 }
                 Some(Event::End(_)) => {
                     received.advance(consumed);

@@ -192,11 +192,12 @@ impl FastcgiConversation<'_> {
         decoder: &mut Decoder,
     ) -> Result<Option<usize>, AttemptError> {
         let passing = &self.settings.passing;
-        let parsed = cgi::parse(&reading.bytes, &mut reading.head, Form::Fields);
+        let most = passing.buffer_size;
+        let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
+        let parsed = cgi::parse(held, &mut reading.head, Form::Fields);
         examine(request, passing, reading);
         match parsed {
             Ok(None) => Ok(None),
-            Ok(Some(length)) if length > passing.buffer_size => Err(too_big(request)),
             Ok(Some(length)) => {
                 let unread = reading.bytes.len().saturating_sub(length);
                 reading.bytes.truncate(length);

@@ -25,7 +25,7 @@ pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 
 use crate::passing::asking::{Answered, Question, ask_upstream};
 use crate::passing::attempts::Attempts;
-use crate::passing::body::{Arrived, Delimited};
+use crate::passing::body::{Arrived, Delimited, doing_behind_head};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Scheme, Schemes};
 use crate::passing::response::{is_buffered, refuse_upgrade};
@@ -127,7 +127,10 @@ async fn serve(
     if matches!(head.status(), 204 | 304) {
         let length = arrived.rest.len() as u64;
         let (ended, told) = records.ends_at_once(&mut arrived.rest);
-        told.iter().for_each(|told| told.write(request));
+        let doing = doing_behind_head(is_buffered(passing, head));
+        for (level, text) in told {
+            logs::write(request, level, format_args!("{text} {doing}"));
+        }
         if let Some(may_go_on) = ended {
             note(request, |attempt, _| attempt.response_length = length);
             arrived.rest = Buffer::empty();

@@ -3,10 +3,8 @@
 use engine::Buffer;
 use http::exchange::h1::take_front;
 use http::log::Level;
-use http::source::Told;
 use proto::memcached::{Body, INVALID_TRAILER};
 
-use crate::passing::READING_BODY;
 use crate::passing::body::{Framed, Framing};
 
 /// What is left of a value.
@@ -28,8 +26,7 @@ impl Value {
     /// All of the value has come, and something that is not right behind it: nginx ends the response as if it were.
     fn invalid(&mut self) -> Framed {
         self.is_faulty = true;
-        let text = format!("{INVALID_TRAILER} {READING_BODY}");
-        Framed::Told(Told::new(Level::Error, text))
+        Framed::Told(Level::Error, INVALID_TRAILER.to_owned())
     }
 }
 

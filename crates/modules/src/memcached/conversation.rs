@@ -70,12 +70,10 @@ impl MemcachedConversation<'_> {
         loop {
             let mut buffer = receive(request, exchange, passing, peer).await?;
             line.extend_from_slice(&buffer);
-            let received = line.len() as u64;
+            let held = line.get(..passing.buffer_size).unwrap_or(&line);
+            let received = held.len() as u64;
             note(request, |attempt, _| attempt.bytes_received = received);
-            match parse(&line, self.get, with_flags) {
-                Ok(Some((length, _))) if length > passing.buffer_size => {
-                    return Err(too_big(request));
-                }
+            match parse(held, self.get, with_flags) {
                 Ok(Some((length, answer))) => {
                     let unread = line.len().saturating_sub(length);
                     buffer.advance(buffer.len().saturating_sub(unread));
@@ -89,7 +87,7 @@ impl MemcachedConversation<'_> {
                 Ok(None) if line.len() >= passing.buffer_size => return Err(too_big(request)),
                 Ok(None) => {}
                 Err(fault) => {
-                    let text = fault.log_text(&line, self.get);
+                    let text = fault.log_text(held, self.get);
                     log::error!(request, Error, "{} {READING}", log::Printable(&text));
                     return Err(bad(Causes::INVALID_HEADER));
                 }

@@ -83,12 +83,12 @@ pub(crate) enum Framed {
     Bytes(Bytes),
     /// Nothing, as long as no more is received.
     Nothing,
-    /// Something for the error log.
-    Told(Told),
+    /// Something for the error log, but for where in the answer it was found.
+    Told(Level, String),
     /// It has come whole; whether the connection may serve another request.
     End { may_go_on: bool },
-    /// It is broken off so; what there is to log of it.
-    Broken(Break, Told),
+    /// It is broken off so; what there is to log of it in the same manner.
+    Broken(Break, String),
 }
 
 impl Remaining {
@@ -139,8 +139,7 @@ pub(crate) struct UpstreamBody {
     told: VecDeque<Told>,
     /// How the body has ended, behind what has been read ahead.
     ending: Option<Ending>,
-    /// What is being done, for log lines about what is too much: as nginx has it, what comes along with the head still
-    /// belongs to reading that, where every part leaves at once.
+    /// What is being done, for log lines about what has come: see [`doing_behind_head`].
     doing: &'static str,
 }
 
@@ -158,6 +157,15 @@ pub(crate) struct Arrived {
     pub beyond: u64,
     /// Whether the upstream goes on with the connection behind the body.
     pub may_go_on: bool,
+}
+
+/// What is being done, for log lines, while an answer is looked at that came along with its head: as nginx has it, that still belongs to
+/// the head where every part leaves at once.
+pub(crate) fn doing_behind_head(buffered: bool) -> &'static str {
+    match buffered {
+        true => READING_BODY,
+        false => READING,
+    }
 }
 
 /// What there is to log where more has come than the head of the answer has announced.
@@ -206,10 +214,7 @@ impl UpstreamBody {
             patience: None,
             told: VecDeque::new(),
             ending: None,
-            doing: match buffered {
-                true => READING_BODY,
-                false => READING,
-            },
+            doing: doing_behind_head(buffered),
             passing: Arc::clone(passing),
         };
         // Nothing may ask for the end of nothing.
@@ -331,14 +336,18 @@ impl UpstreamBody {
                 Remaining::Framed(framing) => match framing.next(&mut self.received) {
                     Framed::Bytes(bytes) => return Some(bytes),
                     Framed::Nothing => return None,
-                    Framed::Told(told) => self.told.push_back(told),
+                    Framed::Told(level, text) => {
+                        let text = format!("{text} {}", self.doing);
+                        self.told.push_back(Told::new(level, text));
+                    }
                     Framed::End { may_go_on } => {
                         self.may_go_on &= may_go_on;
                         self.received = Buffer::default();
                         self.remaining = Remaining::Nothing;
                     }
-                    Framed::Broken(broken, told) => {
-                        self.break_off(broken, told);
+                    Framed::Broken(broken, text) => {
+                        let text = format!("{text} {}", self.doing);
+                        self.break_off(broken, Told::new(Level::Error, text));
                         return None;
                     }
                 },

@@ -7,7 +7,6 @@ use http::request::{Request, Step};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
 
-use super::READING_BODY;
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited, UpstreamBody};
@@ -87,7 +86,8 @@ impl Delivery<'_> {
             let length = std::mem::take(&mut rest).len() as u64;
             if !self.is_head {
                 note(request, |attempt, _| attempt.response_length = length);
-                body::told_excess(READING_BODY).write(request);
+                let buffered = response::is_buffered(self.passing, &head);
+                body::told_excess(body::doing_behind_head(buffered)).write(request);
             }
         }
         let arrived = Arrived {

@@ -107,9 +107,12 @@ pub(crate) async fn receive(
     } else {
         match either(receiving, exchange.client_gone()).await {
             Either::First(received) => received,
-            // As nginx has it, the request is being sent until the answer begins.
             Either::Second(abort) => {
-                return Err(client_left(request, exchange, &abort, SENDING).into());
+                // As nginx has it, the request is being sent until the answer begins.
+                let mut has_begun = false;
+                note(request, |attempt, _| has_begun = attempt.bytes_received > 0);
+                let doing = if has_begun { READING } else { SENDING };
+                return Err(client_left(request, exchange, &abort, doing).into());
             }
         }
     };

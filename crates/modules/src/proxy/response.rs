@@ -67,11 +67,11 @@ async fn read_head(
         answer.bytes.extend_from_slice(&buffer);
         answer.rest = buffer;
         loop {
-            let parsed = parse(&answer.bytes, &mut answer.head);
+            let most = passing.buffer_size;
+            let held = answer.bytes.get(..most).unwrap_or(&answer.bytes);
+            let parsed = parse(held, &mut answer.head);
             examine(request, passing, answer);
             match parsed {
-                // A head that came in one piece with what follows it is bounded as well.
-                Ok(Some(length)) if length > passing.buffer_size => return Err(too_big(request)),
                 Ok(Some(length)) => {
                     if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
                         informational.take(request, exchange, passing, answer, length)?;

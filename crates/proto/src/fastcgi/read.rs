@@ -369,10 +369,7 @@ impl Decoder {
     /// Takes the header of a record that has come whole.
     fn header(&mut self, header: [u8; HEADER_LENGTH]) -> Result<Option<Event>, Fault> {
         let [version, kind, id_high, id_low, high, low, padding, _] = header;
-        let is_known = matches!(
-            kind,
-            record::STDOUT | record::STDERR | record::END_REQUEST
-        );
+        let is_known = matches!(kind, record::STDOUT | record::STDERR | record::END_REQUEST);
         if version != VERSION || !is_known || [id_high, id_low] != REQUEST_ID {
             // Byte by byte the first fault is found.
             for (read, byte) in (0..).zip(header) {
