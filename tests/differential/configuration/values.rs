@@ -682,6 +682,7 @@ impl Own<'_> {
     fn of_tls(&mut self, name: &str) -> Option<String> {
         let name = name
             .strip_prefix("proxy_")
+            .or_else(|| name.strip_prefix("uwsgi_"))
             .filter(|name| name.starts_with("ssl_"))
             .unwrap_or(name);
         match name {
