@@ -177,6 +177,8 @@ fn answers_that_are_none() {
             "more" => "VALUE /more 0 2\r\nok, and more\r\nEND\r\n",
             "short" => "VALUE /short 0 9\r\nok",
             "long" => return vec![[b'x'; 5_000].to_vec(), Vec::new()],
+            // Whole in one piece, and beyond its room.
+            "whole" => return vec![[&[b'x'; 5_000][..], b"\r\n"].concat(), Vec::new()],
             _ => return vec![value(key, 0, "ok")],
         };
         vec![bytes.as_bytes().to_vec(), Vec::new()]
@@ -212,6 +214,7 @@ fn answers_that_are_none() {
                 "upstream prematurely closed connection while reading response header from upstream",
             ),
             ("/long", "upstream sent too big header"),
+            ("/whole", "upstream sent too big header"),
         ] {
             let before = server.error_log().len();
             assert_eq!(status(&get(server, path)), 502, "{path}");
@@ -228,8 +231,12 @@ fn answers_that_are_none() {
         for path in ["/trailer", "/more"] {
             let before = server.error_log().len();
             assert_eq!(body(&get(server, path)), "ok", "{path}");
-            server.wait_for_log("memcached sent invalid trailer");
-            assert!(server.error_log()[before..].contains("memcached sent invalid trailer"));
+            server.wait_for_log(
+                "memcached sent invalid trailer while reading response header from upstream",
+            );
+            assert!(server.error_log()[before..].contains(
+                "memcached sent invalid trailer while reading response header from upstream"
+            ));
         }
         let answer = get(server, "/short");
         assert!(

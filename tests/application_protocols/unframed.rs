@@ -230,6 +230,10 @@ fn heads_of_answers_become_the_responses() {
             "{answer}"
         );
         assert!(answer.contains("\r\nContent-Type: text/x\r\n"), "{answer}");
+        assert!(
+            answer.contains("\r\nDate: ") && answer.contains("\r\nServer: "),
+            "{answer}"
+        );
         // Of what uwsgi's answers hold, `Status` is a field like others.
         let shows_status = protocol == Protocol::Uwsgi;
         let answer = get(server, "/status");
@@ -368,11 +372,17 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
 fn a_head_has_its_room() {
     let answer = |seen: &Seen| seen.answer(&format!("X-A: {}", "a".repeat(5_000)), b"ok");
     let lines = "
+        add_header X-Seen [$upstream_http_x_a] always;
         location /small { uwsgi_buffer_size 4k; uwsgi_pass APP; }
         location /large { uwsgi_buffer_size 16k; uwsgi_buffers 8 16k; uwsgi_pass APP; }";
     each_server(lines, answer, |server, _, _| {
-        assert_eq!(status(&get(server, "/small")), 502);
-        assert_eq!(status(&get(server, "/large")), 200);
+        let small = get(server, "/small");
+        assert_eq!(status(&small), 502);
+        // Its line has not come whole, as far as there is room.
+        assert!(small.contains("\r\nX-Seen: []\r\n"), "{small}");
+        let large = get(server, "/large");
+        assert_eq!(status(&large), 200);
+        assert!(large.contains("\r\nX-Seen: [aaa"), "{large}");
     });
 }
 
