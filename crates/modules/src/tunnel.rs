@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_tunnel_module.html>. A server in which the directive stands lets CONNECT in, over
 //! HTTP/1.1; any other refuses it before a phase is asked. Where a tunnel may lead is for the configuration to say: without
 //! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are (`tries::ask`), and once one
-//! has been connected to, the client has its 200 and `proxy::tunnel` carries bytes.
+//! has been connected to, the client has its 200 and `passing::tunnel` carries bytes.
 
 use std::rc::Rc;
 use std::sync::Arc;

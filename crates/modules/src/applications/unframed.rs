@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{Fault, ScopeRef, Word};
 use engine::net::Segment;
@@ -17,6 +16,7 @@ use proto::cgi::{self, Form};
 use proto::header::Known;
 use proto::method::Method;
 
+use super::Outgoing;
 use crate::passing::asking::{Answered, Question, ask_upstream};
 use crate::passing::attempts::Attempts;
 use crate::passing::connection::UpstreamConnection;
@@ -165,14 +165,6 @@ async fn serve<P: Protocol>(
         return Ok(step);
     }
     Ok(delivery.deliver(request, peer, answer, false))
-}
-
-/// A request as peers get it.
-struct Outgoing {
-    /// All that comes before its body.
-    head: Bytes,
-    /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
-    begun: Option<Pieces>,
 }
 
 /// A request and its answer, up to the end of the answer's head.

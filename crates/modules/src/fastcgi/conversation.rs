@@ -1,6 +1,5 @@
 //! A request and its answer with a FastCGI application, up to the end of the answer's head.
 
-use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::net::Segment;
 use http::exchange::Exchange;
@@ -14,6 +13,7 @@ use proto::method::Method;
 use transport::Transport;
 
 use super::settings::Settings;
+use crate::applications::Outgoing;
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::family::Causes;
 use crate::passing::response::{
@@ -21,14 +21,6 @@ use crate::passing::response::{
 };
 use crate::passing::sending::{BodyFraming, stream_body, wait_for_peer};
 use crate::passing::tries::{AttemptError, Conversation, note};
-
-/// A request as peers get it.
-pub(super) struct Outgoing {
-    /// All that comes before its body.
-    pub(super) head: Bytes,
-    /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
-    pub(super) begun: Option<Pieces>,
-}
 
 /// A request and its answer.
 pub(super) struct FastcgiConversation<'a> {

@@ -1,7 +1,7 @@
 //! `fastcgi_pass`: requests passed on to a FastCGI application, such as php-fpm.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_fastcgi_module.html>. Caching is not here. Servers are chosen and tried, answers buffered and
-//! their heads made the response's as those of `proxy_pass` are (`proxy`); here is what is FastCGI's own. `settings` declares the directives,
+//! their heads made the response's as those of `proxy_pass` are (`passing`); here is what is FastCGI's own. `settings` declares the directives,
 //! `conversation` sends what the application is told (`applications::params`) and reads the head of the answer, `body` reads the rest;
 //! `script_name` has the variables. The framing itself is `proto::fastcgi`.
 
@@ -23,6 +23,7 @@ use proto::method::Method;
 
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 
+use crate::applications::Outgoing;
 use crate::passing::asking::{Answered, Question, ask_upstream};
 use crate::passing::attempts::Attempts;
 use crate::passing::body::{Arrived, Delimited, doing_behind_head};
@@ -32,7 +33,7 @@ use crate::passing::response::{is_buffered, refuse_upgrade};
 use crate::passing::rewriting::Unchanged;
 use crate::passing::tries::note;
 use body::RecordsOfBody;
-use conversation::{FastcgiConversation, Outgoing};
+use conversation::FastcgiConversation;
 use settings::{FastcgiPass, Settings};
 
 /// FastCGI is all that is spoken, and the address has no scheme.
