@@ -755,19 +755,23 @@ async fn read_next(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Bytes>, Result<u16, Abort>> {
-    exchange.read_body(request).await.map_err(|abort| {
-        let status = match abort {
-            Abort::BadBody(_) => 400,
-            Abort::BodyTooLarge { received, .. } => {
-                request.body.before_refused = Some(received);
-                413
-            }
-            abort => return Err(abort),
-        };
-        log::abort(request, &abort);
-        request.body.give_up();
-        Ok(status)
-    })
+    let read = exchange.read_body(request).await;
+    read.map_err(|abort| refuse(request, abort))
+}
+
+/// Refuses a body for what it turned out to be: the status to answer with, or why nothing can be answered.
+pub fn refuse(request: &mut Request, abort: Abort) -> Result<u16, Abort> {
+    let status = match abort {
+        Abort::BadBody(_) => 400,
+        Abort::BodyTooLarge { received, .. } => {
+            request.body.before_refused = Some(received);
+            413
+        }
+        abort => return Err(abort),
+    };
+    log::abort(request, &abort);
+    request.body.give_up();
+    Ok(status)
 }
 
 async fn write(

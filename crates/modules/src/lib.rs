@@ -17,6 +17,7 @@ pub mod early_hints;
 pub mod fastcgi;
 pub mod filters;
 pub mod flv;
+pub mod grpc;
 pub mod headers_more;
 pub mod health_check;
 pub mod index;

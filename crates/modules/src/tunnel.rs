@@ -253,6 +253,7 @@ async fn serve(
         socket: settings.socket.of_request(request),
         secured: None,
         introduction: Bytes::new(),
+        is_shared: false,
         terms: Bytes::from_static(NEVER_SHARED),
     };
     let mut selection = group.select(request, settings.tries.next_upstream_tries);

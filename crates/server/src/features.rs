@@ -23,7 +23,7 @@ use modules::filters::{
 };
 use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
-    flv, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics, mirror, mp4,
+    flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics, mirror, mp4,
     passing, post_action, precompressed, proxy, random_index, realip, referer, rewrite, scgi,
     static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
@@ -156,6 +156,11 @@ pub const FEATURES: Modules = Modules(&[
         .survey(scgi::survey)
         .plan(scgi::check, scgi::SHORTCUTS)
         .content("scgi_pass", scgi::content),
+    Entry::of(&[grpc::DIRECTIVES])
+        .named(&["ngx_http_grpc_module"])
+        .survey(grpc::survey)
+        .plan(grpc::check, grpc::SHORTCUTS)
+        .content("grpc_pass", grpc::content),
     Entry::of(&[memcached::DIRECTIVES])
         .named(&["ngx_http_memcached_module"])
         .plan(memcached::check, memcached::SHORTCUTS)

@@ -24,6 +24,7 @@ use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
 use crate::http2::exchange::H2;
+use crate::http2::upload::Upload;
 use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
 use crate::response::{Field, last_modified};
@@ -159,6 +160,15 @@ impl Exchange {
             Protocol::Ahead(_) | Protocol::Sink => Ok(None),
             #[cfg(any(test, feature = "testing"))]
             Protocol::Memory(stream) => stream.read_body(request).await,
+        }
+    }
+
+    /// What is left of the request's body, to be read beside the response; `None` where a client sends its body before it reads (HTTP/1), or
+    /// there is none.
+    pub fn upload(&mut self, request: &Request) -> Option<Upload> {
+        match &self.protocol {
+            Protocol::H2(h2) if request.is_main() => h2.upload(request),
+            _ => None,
         }
     }
 

@@ -747,6 +747,7 @@ async fn serve_one(
         };
         request.sent.take_back(waiting + flow.lost());
     }
+    request.body.note_received(flow.uploaded());
     let is_malformed = match asked {
         Ok(_) if asks_for_tunnel => false,
         Ok(asked) => flow.is_malformed() || ends && asked.content_length > Some(0),

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::net::Segment;
-use engine::select::{Either, either};
 use proto::h2::{ErrorCode, frame};
 use proto::method::Method;
 
@@ -20,14 +19,12 @@ use crate::exchange::sender::Wire;
 use crate::http2::head;
 use crate::http2::stream::{AHEAD_MAX, Flow, Shared};
 use crate::http2::tunnel::Tunnel;
+use crate::http2::upload::{self, Upload};
 use crate::request::Request;
 use crate::response::{Field, Response};
 
 /// Bytes that the head of a frame takes.
 const FRAME_HEAD: u64 = frame::HEAD_LENGTH as u64;
-
-/// How much of a request's body may come ahead of a handler that reads it, in bytes.
-pub(super) const READING_WINDOW: u32 = 256 * 1024;
 
 /// One request and its response on a stream.
 pub struct H2 {
@@ -78,34 +75,11 @@ impl H2 {
             return Ok(None); // what comes is no body
         }
         let core = Arc::clone(&request.plan.core);
-        let flow = Rc::clone(&self.flow);
-        self.shared
-            .with(|machine| machine.widen(flow.number, READING_WINDOW));
-        let next = poll_fn(|context| {
-            flow.poll_received(context.waker(), |flow| {
-                if flow.is_gone() {
-                    return Some(Err(reset()));
-                }
-                if flow.take_fault().is_some() {
-                    return Some(Err(Abort::BadBody(
-                        "client sent a body that is not as long as announced",
-                    )));
-                }
-                match flow.take_received() {
-                    Some(part) => Some(Ok(Some(part))),
-                    None => flow.is_read().then_some(Ok(None)),
-                }
-            })
-        });
-        let part = match either(next, engine::sleep(core.client_body_timeout)).await {
-            Either::First(part) => part?,
-            Either::Second(()) => return Err(Abort::BodyTimedOut),
-        };
+        let part = upload::next_part(&self.shared, &self.flow, core.client_body_timeout).await?;
         let Some(part) = part else {
             request.body.note_end();
             return Ok(None);
         };
-        self.give_credit(part.len());
         let (length, size_max) = (part.len() as u64, core.client_max_body_size);
         let received = request.body.received();
         request.body.note_received(length);
@@ -121,11 +95,9 @@ impl H2 {
         Ok(Some(part))
     }
 
-    /// Bytes have been read: as many more may come.
-    fn give_credit(&self, bytes: usize) {
-        self.shared
-            .with(|machine| machine.consumed(self.flow.number, bytes));
-        self.shared.call();
+    /// See `Exchange::upload`.
+    pub fn upload(&self, request: &Request) -> Option<Upload> {
+        (!self.asks_for_tunnel).then(|| Upload::new(&self.shared, &self.flow, request))
     }
 
     /// See `Exchange::body_at_hand`.
@@ -139,7 +111,7 @@ impl H2 {
             return;
         }
         if let Some(part) = self.flow.take_received() {
-            self.give_credit(part.len());
+            upload::give_credit(&self.shared, &self.flow, part.len());
         }
         request.body.note_skipped();
         if self.flow.is_read() {

@@ -10,5 +10,6 @@ pub mod head;
 pub mod settings;
 pub mod stream;
 pub mod tunnel;
+pub mod upload;
 
 pub use settings::{Http2, OBSOLETE};

@@ -54,6 +54,8 @@ pub struct Flow {
     received: RefCell<Vec<u8>>,
     /// Nothing more of it comes.
     received_all: Cell<bool>,
+    /// Bytes of it that were read beside the exchange.
+    uploaded: Cell<u64>,
     /// What is to be sent of the response's body.
     queue: RefCell<VecDeque<Segment>>,
     queued: Cell<u64>,
@@ -120,6 +122,16 @@ impl Flow {
     /// Whether the request is malformed.
     pub fn is_malformed(&self) -> bool {
         self.is_malformed.get()
+    }
+
+    /// Bytes of the body have been read beside the exchange.
+    pub fn note_uploaded(&self, bytes: u64) {
+        self.uploaded.set(self.uploaded.get() + bytes);
+    }
+
+    /// How many have.
+    pub fn uploaded(&self) -> u64 {
+        self.uploaded.get()
     }
 
     /// The request has no body.

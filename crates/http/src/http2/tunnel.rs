@@ -13,7 +13,7 @@ use proto::base64;
 use proto::header::Known;
 
 use crate::exchange::duplex::Duplex;
-use crate::http2::exchange::READING_WINDOW;
+use crate::http2::upload::READING_WINDOW;
 use crate::http2::stream::{Flow, Shared};
 use crate::request::Request;
 

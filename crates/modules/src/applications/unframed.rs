@@ -130,6 +130,7 @@ async fn serve<P: Protocol>(
         passing,
         found,
         secured,
+        is_shared: false,
         place: &pass.place,
         conversation: UnframedConversation {
             passing,

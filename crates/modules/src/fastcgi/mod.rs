@@ -82,6 +82,7 @@ async fn serve(
         passing,
         found,
         secured: None,
+        is_shared: false,
         place: &pass.place,
         conversation: FastcgiConversation {
             settings,

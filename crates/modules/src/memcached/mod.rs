@@ -60,6 +60,7 @@ async fn serve(
         passing: &settings.passing,
         found,
         secured: None,
+        is_shared: false,
         place: &pass.place,
         conversation: MemcachedConversation {
             settings,

@@ -24,6 +24,8 @@ pub(crate) struct Question<'a, C> {
     pub(crate) found: Found,
     /// TLS, where peers speak it.
     pub(crate) secured: Option<Secured>,
+    /// Requests share connections, as streams of HTTP/2.
+    pub(crate) is_shared: bool,
     /// Which scope asks: another has connections of its own, unless the group says otherwise.
     pub(crate) place: &'a Bytes,
     pub(crate) conversation: C,
@@ -59,6 +61,7 @@ pub(crate) async fn ask_upstream<C: Conversation>(
         socket: passing.socket.of_request(request),
         secured: question.secured,
         introduction: Bytes::new(),
+        is_shared: question.is_shared,
         terms: Bytes::new(),
     };
     reach.terms = terms(question.place, scheme, &group, &reach);

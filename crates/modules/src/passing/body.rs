@@ -75,6 +75,11 @@ pub(crate) trait Framing {
         let _ = received;
         None
     }
+
+    /// The trailers behind a body that has come whole, once.
+    fn trailers(&mut self) -> Vec<Field> {
+        Vec::new()
+    }
 }
 
 /// What is next in a body that lies in a framing.
@@ -226,6 +231,10 @@ impl UpstreamBody {
 
     /// The body has come to its end: the upstream has done its part, however much of it the client has yet to take.
     fn end(&mut self) {
+        if let Remaining::Framed(framing) = &mut self.remaining {
+            let trailers = framing.trailers();
+            self.seen.borrow_mut().trailers = trailers;
+        }
         self.remaining = Remaining::Nothing;
         self.note_end();
         self.let_go();
@@ -429,14 +438,14 @@ impl UpstreamBody {
                 return Poll::Ready(());
             }
         }
-        let Some(peer) = &self.peer else {
+        let Some(peer) = &mut self.peer else {
             return Poll::Ready(()); // there is nothing to wait for
         };
         let read_timeout = self.passing.read_timeout;
         let deadline = self
             .deadline
             .get_or_insert_with(|| engine::now() + read_timeout);
-        let received = ready!(peer.stream().poll_recv(Some(*deadline), context));
+        let received = ready!(peer.poll_recv(Some(*deadline), context));
         self.deadline = None;
         match received {
             Ok(buffer) if buffer.is_empty() => self.stopped = Some(Ok(())),
@@ -585,12 +594,7 @@ impl Source for UpstreamBody {
     }
 
     fn trailers(&mut self) -> Vec<Field> {
-        if !self.passing.pass_trailers {
-            return Vec::new();
-        }
-        let seen = self.seen.borrow();
-        let passed = |field: &&Field| !self.passing.hidden.contains_name(&field.name);
-        seen.trailers.iter().filter(passed).cloned().collect()
+        self.passing.passed_trailers(&self.seen)
     }
 
     fn outlives_client(&self) -> bool {

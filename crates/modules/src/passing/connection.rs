@@ -3,7 +3,8 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use ::upstream::pool::{self, Connection};
 use ::upstream::{Admitted, Lease};
@@ -15,12 +16,13 @@ use http::request::Request;
 use proto::proxy_protocol::{self, Ends, Version};
 use transport::Transport;
 
+use super::http2::stream::StreamHandle;
 use super::tries::Reach;
 use crate::upstream::{AtEnd, Group};
 
-/// A connection to a peer.
+/// A connection to a peer, or a request's part of one.
 pub(crate) struct UpstreamConnection {
-    connection: Box<Connection>,
+    link: Link,
     /// What it sent, or how it ended, while the request was still being sent.
     pub(crate) early: Option<io::Result<Buffer>>,
     /// Whether the request has been given to it to its last byte.
@@ -33,6 +35,14 @@ pub(crate) struct UpstreamConnection {
     pub(crate) at_end: Option<Box<AtEnd>>,
     /// Where it goes once its answer has come whole.
     home: Home,
+}
+
+/// What a request has of a connection.
+enum Link {
+    /// It is the request's alone.
+    Whole(Box<Connection>),
+    /// A stream of one that is shared (HTTP/2).
+    Shared(Box<StreamHandle>),
 }
 
 /// Where connections are kept that have served one request and may serve another.
@@ -50,8 +60,17 @@ impl UpstreamConnection {
         home: Home,
     ) -> UpstreamConnection {
         connection.transport.set_send_timeout(send_timeout);
+        UpstreamConnection::of(Link::Whole(connection), home)
+    }
+
+    /// A request may be sent on it.
+    pub(super) fn on(stream: StreamHandle, home: Home) -> UpstreamConnection {
+        UpstreamConnection::of(Link::Shared(Box::new(stream)), home)
+    }
+
+    fn of(link: Link, home: Home) -> UpstreamConnection {
         UpstreamConnection {
-            connection,
+            link,
             early: None,
             asked: false,
             lease: None,
@@ -61,9 +80,40 @@ impl UpstreamConnection {
         }
     }
 
-    /// Its bytes.
+    /// Its bytes; of one that is shared they are its task's to read and to send.
     pub(crate) fn stream(&self) -> &Transport {
-        &self.connection.transport
+        match &self.link {
+            Link::Whole(connection) => &connection.transport,
+            Link::Shared(stream) => stream.transport(),
+        }
+    }
+
+    /// The request's stream, where it is shared.
+    pub(super) fn shared(&mut self) -> Option<&mut StreamHandle> {
+        match &mut self.link {
+            Link::Whole(_) => None,
+            Link::Shared(stream) => Some(stream),
+        }
+    }
+
+    /// The transport of one that is the request's alone.
+    pub(super) fn into_transport(self) -> Option<Transport> {
+        match self.link {
+            Link::Whole(connection) => Some(connection.transport),
+            Link::Shared(_) => None,
+        }
+    }
+
+    /// Receives what comes of the body of an answer; empty at the end of the connection, or of the stream.
+    pub(super) fn poll_recv(
+        &mut self,
+        deadline: Option<Instant>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Buffer>> {
+        match &mut self.link {
+            Link::Whole(connection) => connection.transport.poll_recv(deadline, context),
+            Link::Shared(stream) => stream.poll_recv(deadline, context),
+        }
     }
 
     /// The answer has come whole. It is kept for another request if the peer goes on, and has neither more to be told nor said too
@@ -72,11 +122,15 @@ impl UpstreamConnection {
         self.at_end = None;
         self.lease = None;
         self.admitted = None;
+        let Link::Whole(connection) = self.link else {
+            return; // a stream ends by being dropped
+        };
         let is_kept = may_go_on && self.asked && self.early.is_none();
-        if !is_kept || self.stream().backlog() > 0 || self.home.group.shared.keepalive.is_none() {
-            return self.connection.transport.announce_end();
+        let keeps = self.home.group.shared.keepalive.is_some();
+        if !is_kept || connection.transport.backlog() > 0 || !keeps {
+            return connection.transport.announce_end();
         }
-        pool::give_back(&self.home.local, &self.home.group.shared, self.connection);
+        pool::give_back(&self.home.local, &self.home.group.shared, connection);
     }
 }
 
@@ -103,12 +157,10 @@ pub(crate) fn ends_of(request: &Request) -> Option<Ends> {
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
 /// `place` is that of the scope that asks, `protocol` what is spoken where that is not HTTP.
 pub(crate) fn terms(place: &Bytes, protocol: &[u8], group: &Group, reach: &Reach) -> Bytes {
-    let Some(keepalive) = group.shared.keepalive else {
-        return Bytes::new();
-    };
-    let place = match keepalive.local {
-        true => place.clone(),
-        false => Bytes::new(),
+    let place = match group.shared.keepalive {
+        None if !reach.is_shared => return Bytes::new(),
+        Some(keepalive) if !keepalive.local => Bytes::new(),
+        _ => place.clone(),
     };
     let is_plain = protocol.is_empty() && reach.secured.is_none() && reach.introduction.is_empty();
     if is_plain && reach.socket.options == SocketOptions::default() {

@@ -122,7 +122,11 @@ impl Delivery<'_> {
         let seen = Attempts::enter(request);
         let length = arrived.rest.len() as u64;
         if rate == 0 && passing.store.is_none() && whole::is_whole(&mut delimited, &mut arrived) {
-            let body = WholeBody::new(peer, seen, arrived, length, holds);
+            if let Delimited::Own(framing) = &mut delimited {
+                seen.borrow_mut().trailers = framing.trailers();
+            }
+            let trailers = passing.passed_trailers(&seen);
+            let body = WholeBody::new(peer, seen, arrived, length, holds, trailers);
             return Step::Respond(Body::Source(Box::new(body)));
         }
         let body = UpstreamBody::new(peer, seen, passing, delimited, arrived, holds, rate);

@@ -54,6 +54,11 @@ impl Family {
         Family::with(prefix, &[CAUSES_OF_APPLICATIONS], causes_of_applications)
     }
 
+    /// The same of one whose servers speak gRPC, which no cache is for.
+    pub(crate) const fn of_calls(prefix: &'static str) -> Family {
+        Family::with(prefix, &[CAUSES_OF_CALLS], causes_of_calls)
+    }
+
     /// Those that every module has that passes requests on whole: all but `send_lowat`.
     pub(crate) const fn of_requests(&'static self) -> [&'static dyn Declared; 24] {
         [
@@ -207,6 +212,7 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
 
 /// What `*_next_upstream` takes, as the manual has it.
 const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
+const CAUSES_OF_CALLS: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ...";
 const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 
 /// Why a try failed, or a set of such causes: what `*_next_upstream` names.
@@ -269,7 +275,7 @@ const CAUSES_OF_CONNECTIONS: [(&str, Causes); 3] = [
 ];
 
 /// What those know beside that whose upstreams answer requests.
-const CAUSES_OF_ANSWERS: [(&str, Causes); 8] = [
+const CAUSES_OF_ANSWERS: [(&str, Causes); 7] = [
     ("invalid_header", Causes::INVALID_HEADER),
     ("non_idempotent", Causes::NON_IDEMPOTENT),
     ("http_500", Causes::HTTP_500),
@@ -277,8 +283,10 @@ const CAUSES_OF_ANSWERS: [(&str, Causes); 8] = [
     ("http_403", Causes::HTTP_403),
     ("http_404", Causes::HTTP_404),
     ("http_429", Causes::HTTP_429),
-    ("updating", Causes::UPDATING),
 ];
+
+/// What those know beside that whose answers may be kept.
+const CAUSES_OF_CACHES: [(&str, Causes); 1] = [("updating", Causes::UPDATING)];
 
 /// What gateways answer.
 const CAUSES_OF_GATEWAYS: [(&str, Causes); 2] = [
@@ -294,6 +302,17 @@ const CAUSES_OF_VALUES: [(&str, Causes); 2] = [
 
 /// `*_next_upstream` where upstreams answer by HTTP.
 fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+    let known: [&[_]; 4] = [
+        &CAUSES_OF_CONNECTIONS,
+        &CAUSES_OF_ANSWERS,
+        &CAUSES_OF_GATEWAYS,
+        &CAUSES_OF_CACHES,
+    ];
+    causes_among(setter, &known)
+}
+
+/// The same where they speak gRPC.
+fn causes_of_calls(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 3] = [
         &CAUSES_OF_CONNECTIONS,
         &CAUSES_OF_ANSWERS,
@@ -304,7 +323,12 @@ fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
 
 /// The same where they are applications.
 fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
-    causes_among(setter, &[&CAUSES_OF_CONNECTIONS, &CAUSES_OF_ANSWERS])
+    let known: [&[_]; 3] = [
+        &CAUSES_OF_CONNECTIONS,
+        &CAUSES_OF_ANSWERS,
+        &CAUSES_OF_CACHES,
+    ];
+    causes_among(setter, &known)
 }
 
 /// `*_next_upstream` where all that can fail is the connection.
@@ -554,7 +578,7 @@ mod tests {
             });
             let http = loaded.tree.root().children("http").next().unwrap();
             let server = http.children("server").next().unwrap();
-            let compiled = OTHER_TLS.compile(&compiler, server);
+            let compiled = OTHER_TLS.compile(&compiler, server, None);
             compiled.err().map(|fault| fault.message)
         };
         assert_eq!(refusal(""), None);

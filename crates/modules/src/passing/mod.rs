@@ -1,12 +1,12 @@
 //! Requests passed on to servers, whatever is spoken with them.
 //!
 //! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common. `settings` is what a scope says of it (`family`
-//! declares the directives, `buffers`, `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate` looks
+//! declares the directives, `buffers`, `fields`, `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate` looks
 //! names up. `tries` is the loop over the peers of a group, to which a request has to be let through first (`admission`), and which `connection`s lead to
 //! (`connecting` makes them); a module's `Conversation` is had with each, to which
 //! `sending` gives the client's body. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
 //! the response. `body` streams the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it; `tunnel`
-//! carries upgraded connections. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
+//! carries upgraded connections. `interim` is what may come before an answer, `http2` how requests share connections. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
 //! Which server of a group is asked is the business of `upstream`.
 
 mod admission;
@@ -20,6 +20,9 @@ pub(crate) mod connection;
 pub(crate) mod deliver;
 pub(crate) mod destination;
 pub(crate) mod family;
+pub(crate) mod fields;
+pub(crate) mod http2;
+pub(crate) mod interim;
 pub(crate) mod locate;
 mod pace;
 pub(crate) mod response;

@@ -35,6 +35,15 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// A head that has been read in one go.
+    pub(crate) fn of(head: ResponseHead, bytes: Vec<u8>) -> Reading {
+        Reading {
+            head,
+            bytes,
+            ..Reading::default()
+        }
+    }
+
     /// Another head follows the one that has been read, which is of no more use, and had so many bytes.
     pub(crate) fn begin_again(&mut self, length: usize) {
         self.bytes.drain(..length);

@@ -96,7 +96,7 @@ pub(crate) async fn stream_body(
 }
 
 /// The client left while its body was being passed on: what it sent was no whole request.
-fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
+pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;
     };

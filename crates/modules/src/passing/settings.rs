@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use conf::{Fault, ScopeRef, Word};
 use framework::compile::Compiler;
+use http::response::Field;
 use http::size::Size;
 use http::temporary_paths::TemporaryPath;
 use proto::header::NameSet;
 
+use super::attempts::Attempts;
 use super::buffers::{self, Buffers};
 use super::family::Family;
 use super::socket::SocketSettings;
@@ -51,6 +53,16 @@ pub(crate) struct Declared {
 }
 
 impl Passing {
+    /// The trailers that the client gets of those that have been seen.
+    pub(crate) fn passed_trailers(&self, seen: &Attempts) -> Vec<Field> {
+        if !self.pass_trailers {
+            return Vec::new();
+        }
+        let seen = seen.borrow();
+        let passed = |field: &&Field| !self.hidden.contains_name(&field.name);
+        seen.trailers.iter().filter(passed).cloned().collect()
+    }
+
     pub(crate) fn compile(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,

@@ -44,6 +44,9 @@ const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION)
 /// What is done meanwhile, as log lines say it.
 pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 
+/// HTTP/2 by its name (RFC 9113, section 3.2).
+pub(crate) const HTTP2: &[u8] = b"h2";
+
 /// Sessions that are kept for resumption, per scope.
 const SESSIONS_MAX: usize = 256;
 
@@ -224,6 +227,8 @@ struct Base {
     resumption: Resumption,
     server_name: bool,
     key_log: Option<Arc<KeyLog>>,
+    /// What is to be spoken, which peers are told (ALPN, RFC 7301).
+    protocol: Option<&'static [u8]>,
 }
 
 impl Base {
@@ -241,6 +246,7 @@ impl Base {
         };
         config.resumption = self.resumption.clone();
         config.enable_sni = self.server_name;
+        config.alpn_protocols = self.protocol.into_iter().map(<[u8]>::to_vec).collect();
         if let Some(key_log) = &self.key_log {
             config.key_log = Arc::clone(key_log) as Arc<dyn rustls::KeyLog>;
         }
@@ -263,11 +269,12 @@ impl Family {
         }
     }
 
-    /// TLS as a scope wants it for this module's upstreams.
+    /// TLS as a scope wants it for this module's upstreams, which are told what is to be spoken if that is `protocol`.
     pub(crate) fn compile(
         &self,
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
+        protocol: Option<&'static [u8]>,
     ) -> Result<UpstreamTls, Fault> {
         let mut cipher_suites = suites::all_of_tls13();
         // What may be refused stands in nginx's order: it stops at the first.
@@ -304,6 +311,7 @@ impl Family {
                 false => Resumption::disabled(),
             },
             server_name,
+            protocol,
             key_log: key_log.map(|path| Arc::new(KeyLog(compiler.log_file(&path)))),
         };
         let config = base

@@ -21,6 +21,7 @@ use super::attempts::{AskedFor, Attempt, Attempts, Began};
 use super::connecting::{self, Connected, NotConnected, Way};
 use super::connection::{Home, UpstreamConnection};
 use super::family::Causes;
+use super::http2::links::{self, Acquired};
 use super::response;
 use super::socket::RequestSocket;
 use super::ssl::{self, Secured};
@@ -87,6 +88,8 @@ pub(crate) struct Reach {
     pub(crate) secured: Option<Secured>,
     /// What each new connection begins with: a header of the PROXY protocol, or nothing.
     pub(crate) introduction: Bytes,
+    /// Requests share connections, as streams of HTTP/2.
+    pub(crate) is_shared: bool,
     /// What another request must agree on to use the same connection.
     pub(crate) terms: Bytes,
 }
@@ -299,7 +302,10 @@ async fn attempt<C: Conversation>(
     selection.connected();
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
     let answer = asked.map_err(|error| match error {
-        AttemptError::Failed(failure) => AttemptError::Failed(Failure { kept, ..failure }),
+        AttemptError::Failed(failure) => AttemptError::Failed(Failure {
+            kept: kept || failure.kept,
+            ..failure
+        }),
         error => error,
     })?;
     // An answer that is as bad as none counts as none while there is another peer to try.
@@ -442,9 +448,59 @@ fn choose(
     })
 }
 
+/// Connects to a peer, or finds room on a connection that there is; whether it is one that had been there.
+pub(crate) async fn connect<C>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &Asking<'_, C>,
+    given: usize,
+    goes_elsewhere: bool,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    if !asking.reach.is_shared {
+        return connect_alone(request, exchange, address, asking, given, goes_elsewhere).await;
+    }
+    let home = asking.home;
+    let group = &home.group.shared;
+    let acquiring = links::acquire(&home.local, group, address, &asking.reach.terms);
+    let acquiring = either(acquiring, engine::sleep(asking.tries.connect_timeout));
+    let acquired = match asking.tries.ignore_client_abort {
+        true => acquiring.await,
+        false => match either(acquiring, exchange.client_gone()).await {
+            Either::First(acquired) => acquired,
+            Either::Second(abort) => {
+                return Err(client_left(request, exchange, &abort, CONNECTING).into());
+            }
+        },
+    };
+    let permit = match acquired {
+        Either::First(Acquired::Joined(stream)) => {
+            note(request, |attempt, _| {
+                attempt.connect_time = Some(Duration::ZERO)
+            });
+            return Ok((UpstreamConnection::on(stream, home.clone()), true));
+        }
+        Either::First(Acquired::Anew(permit)) => permit,
+        Either::Second(()) => {
+            let error = io::ErrorKind::TimedOut.into();
+            return Err(AttemptError::Failed(Failure {
+                sent: false,
+                ..failed(request, &error, "connect()", CONNECTING)
+            }));
+        }
+    };
+    let connecting = connect_alone(request, exchange, address, asking, given, goes_elsewhere);
+    let (peer, _) = connecting.await?;
+    let Some(transport) = peer.into_transport() else {
+        return Err(AttemptError::Refused(500)); // it has just been made for this request alone
+    };
+    let stream = permit.begin(transport, group);
+    Ok((UpstreamConnection::on(stream, home.clone()), false))
+}
+
 /// Connects to a peer; whether that is by a connection that had been kept. Where the peer, which has been `given` so many requests, has no room
 /// for one more it is waited for, or, if the request `goes_elsewhere` then, not.
-pub(crate) async fn connect<C>(
+async fn connect_alone<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
@@ -464,7 +520,10 @@ pub(crate) async fn connect<C>(
     };
     let kept = || {
         let home = asking.home;
-        pool::take(&home.local, &home.group.shared, address, &reach.terms)
+        match reach.is_shared {
+            true => None,
+            false => pool::take(&home.local, &home.group.shared, address, &reach.terms),
+        }
     };
     let connecting = connecting::connect(&way, kept);
     let connected = if tries.ignore_client_abort {

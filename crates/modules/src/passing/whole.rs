@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::exchange::Abort;
 use http::output::Piece;
+use http::response::Field;
 use http::source::{Given, Source, Told};
 use proto::h1::response::ResponseBody;
 
@@ -27,6 +28,7 @@ pub(super) struct WholeBody {
     bytes: Option<Bytes>,
     /// See [`Arrived::beyond`].
     beyond: u64,
+    trailers: Vec<Field>,
     /// It leaves at once (`proxy_buffering off`, `X-Accel-Buffering: no`).
     flush: bool,
 }
@@ -54,6 +56,7 @@ impl WholeBody {
         arrived: Arrived,
         length: u64,
         buffered: bool,
+        trailers: Vec<Field>,
     ) -> WholeBody {
         body::let_go(peer, &seen, arrived.may_go_on);
         WholeBody {
@@ -61,6 +64,7 @@ impl WholeBody {
             length,
             bytes: Some(arrived.rest.into_bytes()),
             beyond: arrived.beyond,
+            trailers,
             flush: !buffered,
         }
     }
@@ -98,6 +102,10 @@ impl Source for WholeBody {
     /// Not where it leaves at once: as in nginx the end comes once that has left.
     fn is_whole(&self) -> bool {
         self.bytes.is_none() && !self.flush
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        std::mem::take(&mut self.trailers)
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

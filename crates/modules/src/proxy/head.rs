@@ -13,19 +13,8 @@ use proto::uri::{Escape, escape};
 use super::Proxy;
 use super::settings::{HttpVersion, Settings};
 use super::target::Target;
-
-/// Fields of the client's request that speak of its own connection and are not passed on.
-pub(super) const OWN_CONNECTION: [&[u8]; 9] = [
-    b"host",
-    b"connection",
-    b"proxy-connection",
-    b"content-length",
-    b"transfer-encoding",
-    b"te",
-    b"keep-alive",
-    b"expect",
-    b"upgrade",
-];
+use crate::passing::fields;
+use crate::passing::http2::head::RequestHead;
 
 /// Whether the upstream is asked with HEAD, so that its answer has no body.
 pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
@@ -62,7 +51,7 @@ pub(super) fn write_own(
     if !sets(settings, b"connection") {
         match (keeps, settings.version) {
             (true, HttpVersion::Http10) => write_field(b"Connection", b"keep-alive", &mut head),
-            (true, HttpVersion::Http11) => {}
+            (true, HttpVersion::Http11 | HttpVersion::Http2) => {}
             (false, _) => write_field(b"Connection", b"close", &mut head),
         }
     }
@@ -79,14 +68,7 @@ pub(super) fn write(
 ) -> Result<Written, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = Vec::with_capacity(1024);
-    match &settings.method {
-        Some(method) => method.append_to(request, &mut head),
-        None if request.method == Method::Other => {
-            let client = &request.client;
-            head.extend_from_slice(client.method_name());
-        }
-        None => head.extend_from_slice(request.method.name().as_bytes()),
-    }
+    write_method(request, &settings, &mut head);
     head.push(b' ');
     let begin = head.len();
     write_uri(request, proxy, target, &mut head);
@@ -123,7 +105,7 @@ pub(super) fn write(
 fn version(settings: &Settings) -> &'static [u8] {
     match settings.version {
         HttpVersion::Http10 => b" HTTP/1.0\r\n",
-        HttpVersion::Http11 => b" HTTP/1.1\r\n",
+        HttpVersion::Http11 | HttpVersion::Http2 => b" HTTP/1.1\r\n",
     }
 }
 
@@ -185,20 +167,58 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     }
 }
 
-fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
-    // Of several the last holds.
-    let set = settings.set.iter().rfind(|field| &*field.lower == b"host");
-    if let Some(field) = set {
-        let mut host = Vec::new();
-        field.value.append_to(request, &mut host);
-        if !host.is_empty() {
-            return write_field(b"Host", &host, head);
-        }
-        if settings.version == HttpVersion::Http10 {
-            return;
-        }
+/// Writes what a stream of HTTP/2 begins with; beside it the URI, for log lines. `length` is that of the body, where it is known.
+pub(super) fn write_http2(
+    request: &mut Request,
+    proxy: &Proxy,
+    target: &Target,
+    length: Option<u64>,
+) -> Result<(RequestHead, Bytes), u16> {
+    let settings = Arc::clone(&proxy.settings);
+    let mut head = RequestHead::new();
+    let mut uri = Vec::new();
+    write_uri(request, proxy, target, &mut uri);
+    if uri.is_empty() {
+        log::error!(request, Error, "zero length URI to proxy");
+        return Err(500);
     }
-    write_field(b"Host", &target.host, head);
+    let mut method = Vec::new();
+    write_method(request, &settings, &mut method);
+    head.put(b":method", &method);
+    head.put(b":scheme", target.scheme.name());
+    head.put(b":path", &uri);
+    match fields::host(request, &settings.set) {
+        Some(host) => head.put(b":authority", &host),
+        None => head.put(b":authority", &target.host),
+    }
+    head.put_set(request, &settings.set);
+    if let Some(length) = length
+        && !sets(&settings, b"content-length")
+    {
+        head.put_length(length);
+    }
+    if settings.passing.pass_request_headers {
+        head.put_client(request, &settings.replaced);
+    }
+    Ok((head, uri.into()))
+}
+
+fn write_method(request: &mut Request, settings: &Settings, out: &mut Vec<u8>) {
+    match &settings.method {
+        Some(method) => method.append_to(request, out),
+        None if request.method == Method::Other => {
+            out.extend_from_slice(request.client.method_name());
+        }
+        None => out.extend_from_slice(request.method.name().as_bytes()),
+    }
+}
+
+fn write_host(request: &mut Request, settings: &Settings, target: &Target, head: &mut Vec<u8>) {
+    match fields::host(request, &settings.set) {
+        Some(host) => write_field(b"Host", &host, head),
+        None if settings.version == HttpVersion::Http10 && sets(settings, b"host") => {}
+        None => write_field(b"Host", &target.host, head),
+    }
 }
 
 /// How the body is delimited, unless `proxy_set_header` says it.
@@ -210,8 +230,12 @@ fn write_framing(request: &Request, settings: &Settings, buffered: bool, head: &
         head.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         return;
     }
-    let length = request.body.length().unwrap_or(request.body.announced());
-    write_length(settings, length, head);
+    write_length(settings, length_of(request), head);
+}
+
+/// The length of a body that has been read, or announced.
+pub(super) fn length_of(request: &Request) -> u64 {
+    request.body.length().unwrap_or(request.body.announced())
 }
 
 fn write_length(settings: &Settings, length: u64, head: &mut Vec<u8>) {
@@ -222,7 +246,7 @@ fn write_length(settings: &Settings, length: u64, head: &mut Vec<u8>) {
 }
 
 fn sets(settings: &Settings, name: &[u8]) -> bool {
-    settings.set.iter().any(|field| &*field.lower == name)
+    fields::sets(&settings.set, name)
 }
 
 fn write_field(name: &[u8], value: &[u8], head: &mut Vec<u8>) {

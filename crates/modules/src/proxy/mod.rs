@@ -2,11 +2,12 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request, which
 //! servers are asked and their answers delivered as those of other modules are (`passing`). Here is what is HTTP's own: `settings` declares
-//! the directives, `target` reads the URL, `head` writes the upstream's request, `response` reads the head of the answer, `rewriting` changes
+//! the directives, `target` reads the URL, `head` writes the upstream's request, `response` reads the head of the answer, `http2` does all that by version 2, `rewriting` changes
 //! it (`cookies`: those that it sets); `probe` asks a server on our own account.
 
 mod cookies;
 mod head;
+mod http2;
 pub mod probe;
 mod response;
 mod rewriting;
@@ -39,6 +40,7 @@ use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_
 use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask, note};
 use crate::passing::tunnel;
 use rewriting::Rewriting;
+use crate::upstream::Selection;
 use settings::HttpVersion;
 use target::{Scheme, ShownTarget, TARGET};
 
@@ -105,7 +107,7 @@ async fn serve(
         }
     };
     // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
-    let framed = !request.body.chunked() || settings.version == HttpVersion::Http11;
+    let framed = !request.body.chunked() || settings.version != HttpVersion::Http10;
     let stream = !settings.passing.request_buffering
         && settings.passes_body()
         && request.is_main()
@@ -134,7 +136,6 @@ async fn pass_on(
     begun: Option<Pieces>,
 ) -> Result<Step, Abort> {
     let settings = Arc::clone(&proxy.settings);
-    let buffered = begun.is_none();
     let secured = match (&proxy.tls, target.scheme) {
         (Some(tls), Scheme::Https) => match tls.prepare(request, &target.host).await {
             Ok(secured) => Some(secured),
@@ -142,7 +143,19 @@ async fn pass_on(
         },
         _ => None,
     };
-    let written = match head::write(request, proxy, target, buffered) {
+    let mut reach = Reach {
+        scheme: target.scheme.text(),
+        uri: Bytes::new(),
+        socket: settings.passing.socket.of_request(request),
+        secured,
+        introduction: introduction(settings.proxy_protocol, ends_of(request)),
+        is_shared: settings.version == HttpVersion::Http2,
+        terms: Bytes::new(),
+    };
+    if reach.is_shared {
+        return http2::pass_on(request, exchange, proxy, target, begun, reach).await;
+    }
+    let written = match head::write(request, proxy, target, begun.is_none()) {
         Ok(written) => written,
         Err(status) => return Ok(Step::Finish(status)),
     };
@@ -151,42 +164,15 @@ async fn pass_on(
         upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
         begun,
     };
-    let mut reach = Reach {
-        scheme: target.scheme.text(),
-        uri: written.head.slice(written.uri),
-        socket: settings.passing.socket.of_request(request),
-        secured,
-        introduction: introduction(settings.proxy_protocol, ends_of(request)),
-        terms: Bytes::new(),
+    reach.uri = written.head.slice(written.uri);
+    let conversation = HttpConversation {
+        settings: &settings,
+        outgoing: &outgoing,
     };
-    let ignore_abort = settings.passing.tries.ignore_client_abort;
-    let group = match locate(request, exchange, &target.upstream, ignore_abort).await {
-        Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(finish(request, status)),
-        Err(_) => {
-            log::error!(request, Info, "client prematurely closed connection");
-            return Err(request.client_left(exchange));
-        }
-    };
-    reach.terms = terms(&proxy.place, b"", &group, &reach);
-    let mut selection = group.select(request, settings.passing.tries.next_upstream_tries);
-    let home = Home {
-        local: Rc::clone(&request.local),
-        group,
-    };
-    let asking = Asking {
-        tries: settings.passing.tries,
-        reach: &reach,
-        conversation: HttpConversation {
-            settings: &settings,
-            outgoing: &outgoing,
-        },
-        home: &home,
-    };
-    let asked = ask(request, exchange, &mut selection, &asking).await?;
-    let (mut peer, answer) = match asked {
+    let asked = ask_peers(request, exchange, proxy, target, reach, conversation).await?;
+    let (mut selection, mut peer, answer) = match asked {
         Ok(answered) => answered,
-        Err(status) => return Ok(finish(request, status)),
+        Err(step) => return Ok(step),
     };
     let delivery = Delivery {
         passing: &settings.passing,
@@ -212,6 +198,44 @@ async fn pass_on(
     }
     let may_go_on = answer.keeps_alive();
     Ok(delivery.deliver(request, peer, answer, may_go_on))
+}
+
+/// Asks the servers of the target until one answers. The inner error is how the request goes on where none does.
+async fn ask_peers<C: Conversation>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    proxy: &Proxy,
+    target: &target::Target,
+    mut reach: Reach,
+    conversation: C,
+) -> Result<Result<(Selection, UpstreamConnection, C::Answer), Step>, Abort> {
+    let tries = proxy.settings.passing.tries;
+    let ignore_abort = tries.ignore_client_abort;
+    let group = match locate(request, exchange, &target.upstream, ignore_abort).await {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => return Ok(Err(finish(request, status))),
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(request.client_left(exchange));
+        }
+    };
+    reach.terms = terms(&proxy.place, b"", &group, &reach);
+    let mut selection = group.select(request, tries.next_upstream_tries);
+    let home = Home {
+        local: Rc::clone(&request.local),
+        group,
+    };
+    let asking = Asking {
+        tries,
+        reach: &reach,
+        conversation,
+        home: &home,
+    };
+    let asked = ask(request, exchange, &mut selection, &asking).await?;
+    Ok(match asked {
+        Ok((peer, answer)) => Ok((selection, peer, answer)),
+        Err(status) => Err(finish(request, status)),
+    })
 }
 
 /// Goes on with something else than the answer, whose head alone was of use.

@@ -141,6 +141,7 @@ impl Probe<'_> {
             secured,
             // It comes for no client.
             introduction: introduction(settings.proxy_protocol, None),
+            is_shared: false,
             terms: Bytes::new(),
         };
         Ok((outgoing, reach))

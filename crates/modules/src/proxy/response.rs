@@ -1,32 +1,21 @@
 //! The head of an HTTP answer: its own, and the informational ones before it.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use engine::Buffer;
 use http::exchange::Exchange;
 use http::log;
 use http::request::Request;
-use http::response::Field;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
-use proto::header::Known;
 
-use crate::early_hints;
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::family::Causes;
+use crate::passing::interim::Informational;
 use crate::passing::response::{
     READING, Reading, UpstreamResponse, bad, examine, is_informational, note_head, receive,
     remember, too_big,
 };
 use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, note};
-
-/// Informational responses (1xx) that may come before an answer.
-const INFORMATIONAL_MAX: u32 = 100;
-
-/// 103, RFC 8297.
-const EARLY_HINTS: u16 = 103;
 
 /// Reads the head of the answer. What was read of one that cannot be taken is kept for `$upstream_http_*` all the same.
 pub(super) async fn read(
@@ -84,7 +73,7 @@ async fn read_head(
                     if answer.head.version() == Version::Http09 {
                         log::error!(request, Error, "{NO_HEADER} {READING}");
                         // What is behind an informational response is no HTTP/0.9.
-                        if informational.count > 0 {
+                        if informational.has_come() {
                             return Err(bad(Causes::INVALID_HEADER));
                         }
                     }
@@ -108,78 +97,4 @@ async fn read_head(
             return Err(too_big(request));
         }
     }
-}
-
-/// What has come of informational responses before the answer's own head.
-#[derive(Default)]
-struct Informational {
-    count: u32,
-    /// Bytes of early hints.
-    hints: usize,
-}
-
-impl Informational {
-    /// Takes in one of `length` bytes. Early hints are passed on where `early_hints` says so; others are of no use.
-    fn take(
-        &mut self,
-        request: &mut Request,
-        exchange: &mut Exchange,
-        passing: &Passing,
-        answer: &Reading,
-        length: usize,
-    ) -> Result<(), AttemptError> {
-        self.count += 1;
-        if self.count > INFORMATIONAL_MAX {
-            log::error!(
-                request,
-                Error,
-                "upstream sent too many informational responses {READING}"
-            );
-            return Err(bad(Causes::INVALID_HEADER));
-        }
-        if answer.head.status() != EARLY_HINTS {
-            return Ok(());
-        }
-        if answer.head.version() < Version::Http11 {
-            log::error!(
-                request,
-                Error,
-                "upstream sent HTTP/1.0 response with early hints {READING}"
-            );
-            return Err(bad(Causes::INVALID_HEADER));
-        }
-        self.hints = self.hints.saturating_add(length);
-        if self.hints > passing.buffer_size {
-            log::error!(request, Info, "upstream sent too big early hints {READING}");
-            return Ok(());
-        }
-        let plan = Arc::clone(&request.plan);
-        if request.is_main()
-            && plan
-                .of(&early_hints::OF_PLAN)
-                .is_some_and(|hints| hints.are_wanted(request))
-        {
-            exchange.send_early_hints(request, &hints(passing, answer));
-        }
-        Ok(())
-    }
-}
-
-/// The fields of early hints that the client gets: no framing, and nothing that is hidden.
-fn hints(passing: &Passing, answer: &Reading) -> Vec<Field> {
-    let mut fields = Vec::new();
-    for field in answer.head.fields() {
-        let name = field.name(&answer.bytes);
-        let framing = matches!(
-            field.known,
-            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
-        );
-        if !framing && !passing.hidden.contains(field.known, name) {
-            fields.push(Field {
-                name: Bytes::copy_from_slice(name),
-                value: Bytes::copy_from_slice(field.value(&answer.bytes)),
-            });
-        }
-    }
-    fields
 }

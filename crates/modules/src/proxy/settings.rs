@@ -22,10 +22,10 @@ use proto::header::NameSet;
 use proto::proxy_protocol::Version;
 
 use super::cookies::{self, Cookies};
-use super::head::OWN_CONNECTION;
 use super::target::{self, Scheme, Target};
 use crate::passing::buffers;
 use crate::passing::family::Family;
+use crate::passing::fields::{self, SetField};
 use crate::passing::locate::Upstream;
 use crate::passing::settings::{self, Passing};
 use crate::passing::ssl::{self, UpstreamTls};
@@ -38,11 +38,10 @@ static PROXY_PASS: Setting<Word> = Setting::new("proxy_pass", &["URL"], |setter|
     .inherit(Inherit::Handler)
     .manual("Passes requests on to an HTTP or HTTPS server: http://HOST[:PORT][URI] or http://unix:PATH:[URI], or the same with https. Where a URI is written it replaces the location's part of the request's. HOST may be the name of an upstream block; the addresses of any other name share the requests.");
 
-static SET_HEADER: Setting<Vec<(Word, Word)>> = Setting::new("proxy_set_header", &["field value"], pairs)
-    .contexts(HSL)
-    .arity(Arity::exactly(2))
-    .inherit(Inherit::Keyed)
-    .manual("Sets a field of the upstream's request; an empty value leaves the field out. Written on one level, it replaces those of the levels above.");
+static SET_HEADER: Setting<Vec<(Word, Word)>> = fields::setting(
+    "proxy_",
+    "Sets a field of the upstream's request; an empty value leaves the field out. Written on one level, it replaces those of the levels above.",
+);
 
 static REDIRECT: Setting<Vec<RedirectLine>> =
     Setting::new("proxy_redirect", &["default", "off", "redirect replacement"], redirects)
@@ -52,15 +51,19 @@ static REDIRECT: Setting<Vec<RedirectLine>> =
         .manual("Rewrites Location and Refresh of the answer: by default, the proxy_pass URL becomes the location's prefix.");
 
 static HTTP_VERSION: Setting<HttpVersion> =
-    Setting::new("proxy_http_version", &["1.0 | 1.1"], |setter| {
+    Setting::new("proxy_http_version", &["1.0 | 1.1 | 2"], |setter| {
         parse::enumeration(
             setter,
-            &[("1.0", HttpVersion::Http10), ("1.1", HttpVersion::Http11)],
+            &[
+                ("1.0", HttpVersion::Http10),
+                ("1.1", HttpVersion::Http11),
+                ("2", HttpVersion::Http2),
+            ],
         )
     })
     .contexts(HSL)
     .default("1.1")
-    .manual("The version of the upstream's request.");
+    .manual("The version of the upstream's request. Requests of version 2 share connections, as streams: as many as the upstream takes at once, and only beyond that more connections are made.");
 
 static METHOD: Setting<Template> = Setting::new("proxy_method", &["method"], parse::template)
     .contexts(HSL)
@@ -185,6 +188,8 @@ pub(super) enum HttpVersion {
     Http10,
     /// `HTTP/1.1`.
     Http11,
+    /// `HTTP/2`.
+    Http2,
 }
 
 /// One `proxy_redirect` as written.
@@ -223,13 +228,6 @@ pub struct Settings {
     pub(super) proxy_protocol: Option<Version>,
 }
 
-/// A field of `proxy_set_header`.
-pub(super) struct SetField {
-    pub name: Bytes,
-    pub lower: Box<[u8]>,
-    pub value: Text,
-}
-
 /// Fields that never reach the client unless `proxy_pass_header` names them.
 const HIDDEN: [&str; 8] = [
     "date",
@@ -247,16 +245,8 @@ impl Feature for Settings {
         &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Self, Fault> {
-        let mut set = Vec::new();
-        for (name, value) in scope.written(&SET_HEADER)?.unwrap_or_default() {
-            set.push(SetField {
-                lower: name.bytes.to_ascii_lowercase().into(),
-                name: Bytes::copy_from_slice(&name.bytes),
-                value: compiler.text(&Template::parse(&value)?),
-            });
-        }
-        let own = OWN_CONNECTION.iter().copied();
-        let replaced = own.chain(set.iter().map(|field| &*field.lower)).collect();
+        let lines = scope.written(&SET_HEADER)?.unwrap_or_default();
+        let (set, replaced) = fields::compile(compiler, lines)?;
         let mut passing = Passing::compile(compiler, scope, &PASSING)?;
         passing.pass_trailers = scope.get(&PASS_TRAILERS)?;
         passing.upstream_says_what_it_is = true;
@@ -277,14 +267,23 @@ impl Feature for Settings {
     }
 }
 
+/// What TLS is made of: the protocol is agreed on with it.
+const OF_TLS: &[&[&dyn Declared]] = &[&TLS.all(), &[&HTTP_VERSION]];
+
 /// `proxy_ssl_*` of a scope.
 struct Tls(Arc<UpstreamTls>);
 
 impl Feature for Tls {
-    const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
+    const DIRECTIVES: &'static [&'static dyn Declared] =
+        &joined::<{ count_of(OF_TLS) }>(OF_TLS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
-        TLS.compile(compiler, scope).map(|tls| Tls(Arc::new(tls)))
+        let protocol = match scope.get(&HTTP_VERSION)? {
+            HttpVersion::Http2 => Some(ssl::HTTP2),
+            HttpVersion::Http10 | HttpVersion::Http11 => None,
+        };
+        let tls = TLS.compile(compiler, scope, protocol)?;
+        Ok(Tls(Arc::new(tls)))
     }
 }
 
@@ -547,17 +546,4 @@ fn redirect(setter: &Setter<'_>, line: &Line) -> Result<RedirectLine, Fault> {
             "invalid number of arguments in \"proxy_redirect\" directive",
         )),
     }
-}
-
-fn pairs(setter: &Setter<'_>) -> Result<Vec<(Word, Word)>, Fault> {
-    let pairs = setter
-        .lines()
-        .iter()
-        .filter_map(|line| match line.args.as_slice() {
-            [name, value] => Some((name.clone(), value.clone())),
-            _ => None,
-        });
-    pairs
-        .map(|(name, value)| Template::parse(&value).map(|_| (name, value)))
-        .collect()
 }

@@ -32,6 +32,14 @@ impl Scheme {
         }
     }
 
+    /// Its name.
+    pub(super) fn name(self) -> &'static [u8] {
+        match self {
+            Scheme::Http => b"http",
+            Scheme::Https => b"https",
+        }
+    }
+
     fn default_port(self) -> u16 {
         match self {
             Scheme::Http => 80,

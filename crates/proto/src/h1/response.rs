@@ -189,6 +189,27 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
 }
 
 impl ResponseHead {
+    /// A head that came by HTTP/2, whose fields are spans of that one's bytes. It has no status line, and its body ends by itself.
+    pub fn from_http2(head: &crate::h2::response::ResponseHead) -> ResponseHead {
+        let mut known = KnownSet::default();
+        head.fields().iter().for_each(|field| known.insert(field.known));
+        ResponseHead {
+            phase: Phase::Done,
+            line: StatusLine {
+                status: head.status(),
+                major: 2,
+                ..StatusLine::default()
+            },
+            fields: head.fields().to_vec(),
+            known,
+            framing: match head.content_length() {
+                Some(length) => Framing::Length(length),
+                None => Framing::Unknown,
+            },
+            ..ResponseHead::default()
+        }
+    }
+
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
         self.fields.clear();

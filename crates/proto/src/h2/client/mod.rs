@@ -136,6 +136,8 @@ struct Stream<S> {
     receives: bool,
     /// We may still send on it.
     sends: bool,
+    /// The server has reset it.
+    is_reset: bool,
     /// The final response's head has come.
     has_head: bool,
     /// The response has no body, whatever its head says.
@@ -616,7 +618,11 @@ impl<S> Client<S> {
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         let was_open = self.close(head.stream);
-        Ok(was_open.then_some(Event::Reset {
+        // One behind the end of both halves is told as well, unless it says that nothing more of the request was needed.
+        let known = self.streams.get_mut(&head.stream);
+        let was_reset = known.map(|known| std::mem::replace(&mut known.is_reset, true));
+        let is_odd = was_reset.is_some_and(|before| before || code != ErrorCode::NoError);
+        Ok((was_open || is_odd).then_some(Event::Reset {
             stream: head.stream,
             code,
             fault: None,
@@ -804,21 +810,21 @@ impl<S> Client<S> {
 
 /// What can be said of a frame before its payload has come.
 fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
+    // An answer of HTTP/1 begins with the head of a very long frame.
+    if head.length > frame::SIZE_MAX_AT_FIRST {
+        return Err(Violation::FrameTooLong(head.length));
+    }
     match awaits {
         Awaits::Settings if head.kind != Kind::Settings || head.has(flags::ACK) => {
-            return Err(Violation::NoSettings);
+            Err(Violation::NoSettings)
         }
         Awaits::Continuation { stream, .. } => match head.kind {
-            Kind::Continuation if head.stream == stream => {}
-            Kind::Continuation => return Err(Violation::ContinuationIdentifier),
-            _ => return Err(Violation::ContinuationExpected),
+            Kind::Continuation if head.stream == stream => Ok(()),
+            Kind::Continuation => Err(Violation::ContinuationIdentifier),
+            _ => Err(Violation::ContinuationExpected),
         },
-        _ if head.kind == Kind::Continuation => return Err(Violation::UnexpectedContinuation),
-        _ => {}
-    }
-    match head.length > frame::SIZE_MAX_AT_FIRST {
-        true => Err(Violation::FrameTooLong(head.length)),
-        false => Ok(()),
+        _ if head.kind == Kind::Continuation => Err(Violation::UnexpectedContinuation),
+        _ => Ok(()),
     }
 }
 

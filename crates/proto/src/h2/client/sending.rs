@@ -145,6 +145,7 @@ impl<S> Client<S> {
                 user,
                 receives: true,
                 sends: !ends,
+                is_reset: false,
                 has_head: false,
                 is_head,
                 is_queued: false,

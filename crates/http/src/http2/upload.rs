@@ -1,0 +1,103 @@
+//! A request's body as it comes: read by the exchange, or beside it while the response leaves.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::select::{Either, either};
+
+use crate::exchange::Abort;
+use crate::http2::stream::{Flow, Shared};
+use crate::request::Request;
+
+/// How much of a request's body may come ahead of a handler that reads it, in bytes.
+pub(super) const READING_WINDOW: u32 = 256 * 1024;
+
+/// A body that is read beside its exchange: what is left of it.
+pub struct Upload {
+    shared: Rc<Shared>,
+    flow: Rc<Flow>,
+    timeout: Duration,
+    /// 0 is no limit.
+    size_max: u64,
+    received: u64,
+}
+
+impl Upload {
+    /// What is left of the body of this request.
+    pub(super) fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, request: &Request) -> Upload {
+        let core = &request.plan.core;
+        Upload {
+            shared: Rc::clone(shared),
+            flow: Rc::clone(flow),
+            timeout: core.client_body_timeout,
+            size_max: core.client_max_body_size,
+            received: request.body.received(),
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// As `Exchange::read_body`.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Abort> {
+        let part = next_part(&self.shared, &self.flow, self.timeout).await?;
+        if let Some(part) = &part {
+            let (received, length) = (self.received, part.len() as u64);
+            self.received += length;
+            self.flow.note_uploaded(length);
+            if self.size_max != 0 && self.received > self.size_max {
+                return Err(Abort::BodyTooLarge {
+                    received,
+                    chunk: length,
+                });
+            }
+        }
+        Ok(part)
+    }
+
+    /// Whether nothing is left.
+    pub fn is_read(&self) -> bool {
+        self.flow.is_read()
+    }
+}
+
+/// The next bytes of a stream's body, for which credit is given back; `None` at its end.
+pub(super) async fn next_part(
+    shared: &Shared,
+    flow: &Flow,
+    timeout: Duration,
+) -> Result<Option<Bytes>, Abort> {
+    shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
+    let next = poll_fn(|context| {
+        flow.poll_received(context.waker(), |flow| {
+            if flow.is_gone() {
+                let reset = io::ErrorKind::ConnectionReset.into();
+                return Some(Err(Abort::Closed(reset)));
+            }
+            if flow.take_fault().is_some() {
+                return Some(Err(Abort::BadBody(
+                    "client sent a body that is not as long as announced",
+                )));
+            }
+            match flow.take_received() {
+                Some(part) => Some(Ok(Some(part))),
+                None => flow.is_read().then_some(Ok(None)),
+            }
+        })
+    });
+    let part = match either(next, engine::sleep(timeout)).await {
+        Either::First(part) => part?,
+        Either::Second(()) => return Err(Abort::BodyTimedOut),
+    };
+    give_credit(shared, flow, part.as_ref().map_or(0, Bytes::len));
+    Ok(part)
+}
+
+/// Bytes have been read: as many more may come.
+pub(super) fn give_credit(shared: &Shared, flow: &Flow, bytes: usize) {
+    shared.with(|machine| machine.consumed(flow.number, bytes));
+    shared.call();
+}

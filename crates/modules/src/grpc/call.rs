@@ -1,0 +1,178 @@
+//! What makes a request a call of gRPC, until when it is to be answered, and with which status it was.
+//!
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use engine::Sleep;
+use http::exchange::Abort;
+use http::log::Level;
+use http::request::Request;
+use http::response::Field;
+use http::source::{Break, Given, Source, Told};
+use proto::header::Known;
+use proto::method::Method;
+
+use crate::passing::READING_BODY;
+
+/// How the media type of every call begins.
+const MEDIA_TYPE: &[u8] = b"application/grpc";
+
+/// The field and the trailer that hold a call's status.
+pub(super) const STATUS: &[u8] = b"grpc-status";
+
+/// Whether a request is a call.
+pub(super) fn is_call(request: &Request) -> bool {
+    request.method == Method::Post && media_type(request).is_some()
+}
+
+/// What follows `application/grpc` in the media type of a request, if it begins so.
+pub(super) fn media_type(request: &Request) -> Option<&[u8]> {
+    let value = request.header(Known::ContentType)?;
+    let (begin, rest) = value.split_at_checked(MEDIA_TYPE.len())?;
+    begin.eq_ignore_ascii_case(MEDIA_TYPE).then_some(rest)
+}
+
+/// Whether a client takes trailers.
+pub(super) fn accepts_trailers(request: &Request) -> bool {
+    let value = request.header(Known::Te).unwrap_or_default();
+    let value = value.to_ascii_lowercase();
+    memchr::memmem::find(&value, b"trailers").is_some()
+}
+
+/// Until when a call is to be answered: what `grpc-timeout` says, from now on.
+pub(super) fn deadline(request: &Request) -> Option<Instant> {
+    if !is_call(request) {
+        return None;
+    }
+    let timeout = timeout(request.client.value_named(b"grpc-timeout")?)?;
+    engine::now().checked_add(timeout)
+}
+
+/// At most eight digits and a unit.
+fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// The body of an answer that is broken off at its call's deadline: its client waits no longer.
+pub(super) struct Deadline {
+    source: Box<dyn Source>,
+    timer: Sleep,
+    is_over: bool,
+    is_told: bool,
+}
+
+impl Deadline {
+    pub(super) fn new(source: Box<dyn Source>, deadline: Instant) -> Deadline {
+        Deadline {
+            source,
+            timer: engine::sleep_until(deadline),
+            is_over: false,
+            is_told: false,
+        }
+    }
+
+    fn look(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_over = self.is_over || Pin::new(&mut self.timer).poll(context).is_ready();
+        self.is_over
+    }
+}
+
+impl std::fmt::Debug for Deadline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Deadline")
+    }
+}
+
+impl Source for Deadline {
+    fn next(&mut self) -> Given {
+        match (self.is_over, std::mem::replace(&mut self.is_told, self.is_over)) {
+            (false, _) => self.source.next(),
+            (true, false) => {
+                let text = format!("deadline of the client is over {READING_BODY}");
+                Given::Told(Told::new(Level::Info, text))
+            }
+            (true, true) => Given::Broken(Break::Framing),
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.source.poll_more(context) {
+            Poll::Pending if self.look(context) => Poll::Ready(()),
+            polled => polled,
+        }
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        match self.source.poll_ahead(context) {
+            Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),
+            polled => polled,
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        self.source.queued_max()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.source.is_whole()
+    }
+
+    fn outlives_client(&self) -> bool {
+        self.source.outlives_client()
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        self.source.trailers()
+    }
+
+    fn give_up(&mut self, left: &Abort) -> Told {
+        self.source.give_up(left)
+    }
+
+    fn beginning(&self) -> &'static str {
+        self.source.beginning()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units() {
+        for (text, expected) in [
+            ("1S", Some(Duration::from_secs(1))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3H", Some(Duration::from_secs(10_800))),
+            ("250m", Some(Duration::from_millis(250))),
+            ("7u", Some(Duration::from_micros(7))),
+            ("99999999n", Some(Duration::from_nanos(99_999_999))),
+            ("0m", Some(Duration::ZERO)),
+            ("999999999n", None),
+            ("S", None),
+            ("", None),
+            ("1", None),
+            ("-1S", None),
+            ("1s", None),
+            ("1 S", None),
+        ] {
+            assert_eq!(timeout(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

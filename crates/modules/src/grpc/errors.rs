@@ -1,0 +1,101 @@
+//! Answers of ours to calls of gRPC: beside, or in place of, the status of HTTP they have the one that gRPC has for it.
+//!
+//! A call whose answer is made here, be it because no server gives one, because a limit refuses it or because the configuration does, is answered without a page:
+//! by `grpc-status` and `grpc-message` in the head, which ends the response as trailers would ("Trailers-Only"). The status of HTTP is that
+//! of nginx, so that `error_page`, logs and clients that look at it alone find what they have always found; with `grpc_errors grpc` it is 200, as
+//! from a server of gRPC.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use framework::slot::{Kept, Slot};
+use http::chain::{Chain, HeadFilter, Refused};
+use http::request::Request;
+use http::response::Field;
+use http::slots::OfRequest;
+
+use super::call::{self, STATUS};
+
+/// Names of statuses, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
+mod status {
+    pub(super) const UNKNOWN: u16 = 2;
+    pub(super) const DEADLINE_EXCEEDED: u16 = 4;
+    pub(super) const PERMISSION_DENIED: u16 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: u16 = 8;
+    pub(super) const UNIMPLEMENTED: u16 = 12;
+    pub(super) const INTERNAL: u16 = 13;
+    pub(super) const UNAVAILABLE: u16 = 14;
+    pub(super) const UNAUTHENTICATED: u16 = 16;
+}
+
+/// What is known of a call beside its status of HTTP.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    is_late: bool,
+}
+
+impl Kept for Known {}
+
+static OF_REQUEST: Slot<Known, OfRequest> = Slot::new();
+
+/// The deadline of a call is over.
+pub(super) fn note_deadline(request: &mut Request) {
+    request.own.enter(&OF_REQUEST).is_late = true;
+}
+
+/// The filter of a scope with `grpc_pass`.
+#[derive(Debug)]
+pub(super) struct Errors {
+    /// The status of HTTP is 200.
+    pub(super) as_grpc: bool,
+}
+
+impl HeadFilter for Errors {
+    fn concerns(&self, request: &Request) -> bool {
+        request.is_main() && request.course.error_status >= 300 && call::is_call(request)
+    }
+
+    fn head(self: Arc<Self>, request: &mut Request, _: &mut Chain) -> Result<(), Refused> {
+        let has_status = |field: &Field| field.name.eq_ignore_ascii_case(STATUS);
+        if request.response.fields.iter().any(has_status) {
+            return Ok(()); // the configuration says it
+        }
+        let http = request.response.status;
+        let (status, message) = of_http(request, http);
+        let response = &mut request.response;
+        response.content_type = Bytes::from_static(b"application/grpc");
+        response.content_type_parameters = Bytes::new();
+        response.charset = Bytes::new();
+        response.content_length = Some(0);
+        response.header_only = true;
+        let field = |name: &'static [u8], value: Bytes| Field {
+            name: Bytes::from_static(name),
+            value,
+        };
+        response.fields.push(field(STATUS, status.to_string().into()));
+        response.fields.push(field(b"grpc-message", Bytes::from_static(message)));
+        if self.as_grpc {
+            response.status = 200;
+            response.status_text = None;
+        }
+        Ok(())
+    }
+}
+
+/// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside that the causes that are known here.
+fn of_http(request: &mut Request, http: u16) -> (u16, &'static [u8]) {
+    let is_late = request.own.get(&OF_REQUEST).is_some_and(|known| known.is_late);
+    let was_passed_on = request.upstream.is_some();
+    match http {
+        504 if is_late => (status::DEADLINE_EXCEEDED, b"deadline exceeded"),
+        400 => (status::INTERNAL, b"bad request"),
+        401 => (status::UNAUTHENTICATED, b"unauthenticated"),
+        403 => (status::PERMISSION_DENIED, b"permission denied"),
+        404 => (status::UNIMPLEMENTED, b"not found"),
+        413 => (status::RESOURCE_EXHAUSTED, b"message is too large"),
+        429 => (status::RESOURCE_EXHAUSTED, b"too many requests"),
+        503 if !was_passed_on => (status::RESOURCE_EXHAUSTED, b"too many requests"),
+        502..=504 => (status::UNAVAILABLE, b"upstream is unavailable"),
+        _ => (status::UNKNOWN, b"unknown error"),
+    }
+}

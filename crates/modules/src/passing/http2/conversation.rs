@@ -1,0 +1,391 @@
+//! A request and its answer on a stream, up to the end of the answer's head, and how the answer is delivered.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use engine::Buffer;
+use engine::select::{Either, either};
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::output::Body;
+use http::request::{Request, Step};
+use proto::h2::ErrorCode;
+use proto::h2::client::Opening;
+
+use super::body::StreamBody;
+use super::faults;
+use super::flow::{End, Flow, Head};
+use super::head::RequestHead;
+use super::stream::StreamHandle;
+use super::upload::{BesideUpload, Stopped, Upload, drained};
+use crate::passing::body::{Arrived, Delimited};
+use crate::passing::connection::UpstreamConnection;
+use crate::passing::deliver::Delivery;
+use crate::passing::family::Causes;
+use crate::passing::interim::Informational;
+use crate::passing::response::{
+    READING, Reading, UpstreamResponse, bad, examine, is_informational, note_head, remember,
+};
+use crate::passing::sending::{BACKLOG_MAX, SENDING, body_broken_off};
+use crate::passing::settings::Passing;
+use crate::passing::tries::{
+    AttemptError, Conversation, Failure, client_left, failed, note,
+};
+
+/// How often a request that a peer has not looked at is sent again as if it had never been sent.
+const UNSERVED_MAX: u32 = 3;
+
+/// What is sent as a request's body.
+pub(crate) enum RequestBody {
+    /// Nothing.
+    None,
+    /// This.
+    Text(Bytes),
+    /// What has been read of the client's, which is the whole.
+    Stored,
+    /// The client's as it comes, of which this much has come.
+    Begun(Pieces),
+}
+
+/// A request and its answer; see the module.
+pub(crate) struct Http2Conversation<'a> {
+    pub(crate) passing: &'a Arc<Passing>,
+    pub(crate) head: &'a RequestHead,
+    /// The answer has no body, whatever its head says.
+    pub(crate) is_head: bool,
+    pub(crate) body: &'a RequestBody,
+    /// How often a peer has not looked at it.
+    unserved: Cell<u32>,
+}
+
+/// An answer whose head has come.
+pub(crate) struct Http2Answer {
+    pub(crate) read: UpstreamResponse,
+    /// What is left of the request's body goes on beside that of the answer.
+    upload: Option<Upload>,
+    flow: Rc<Flow>,
+}
+
+impl<'a> Http2Conversation<'a> {
+    pub(crate) fn new(
+        passing: &'a Arc<Passing>,
+        head: &'a RequestHead,
+        is_head: bool,
+        body: &'a RequestBody,
+    ) -> Http2Conversation<'a> {
+        Http2Conversation {
+            passing,
+            head,
+            is_head,
+            body,
+            unserved: Cell::new(0),
+        }
+    }
+}
+
+/// What a request that waits for its answer goes on for.
+enum Came {
+    Head(Result<Head, End>),
+    Uploaded(Result<(), Stopped>),
+}
+
+impl Conversation for Http2Conversation<'_> {
+    type Answer = Http2Answer;
+
+    async fn talk(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        peer: &mut UpstreamConnection,
+    ) -> Result<Http2Answer, AttemptError> {
+        let Some(stream) = peer.shared() else {
+            return Err(AttemptError::Refused(500)); // connections of this protocol are shared
+        };
+        let ends = match self.body {
+            RequestBody::None => true,
+            RequestBody::Text(text) => text.is_empty(),
+            RequestBody::Stored => request.body.length().unwrap_or_default() == 0,
+            RequestBody::Begun(_) => false,
+        };
+        let opening = Opening {
+            ends,
+            is_head: self.is_head,
+        };
+        if !stream.open(self.head, opening) {
+            return Err(self.not_served());
+        }
+        let upload = match ends {
+            true => Ok(None),
+            false => self.send_body(request, exchange, stream).await,
+        };
+        let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        let mut upload = upload?;
+        let mut reading = Reading::default();
+        let read = self
+            .read_head(request, exchange, stream, &mut upload, &mut reading)
+            .await;
+        let flow = Rc::clone(stream.flow());
+        let answer = reading.end();
+        match read {
+            Ok(()) => Ok(Http2Answer {
+                read: answer,
+                upload,
+                flow,
+            }),
+            Err(ended) => {
+                remember(request, &answer.head);
+                Err(ended)
+            }
+        }
+    }
+
+    fn status(&self, answer: &Http2Answer) -> Option<u16> {
+        Some(answer.read.head.status())
+    }
+
+    fn can_be_repeated(&self) -> bool {
+        !matches!(self.body, RequestBody::Begun(_))
+    }
+}
+
+impl Http2Conversation<'_> {
+    /// Begins to send the body: what is in memory at once, the rest beside whatever else is done.
+    async fn send_body(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+    ) -> Result<Option<Upload>, AttemptError> {
+        let (sender, timeout) = (stream.sender(), self.passing.tries.send_timeout);
+        match self.body {
+            RequestBody::None => {}
+            RequestBody::Text(text) => sender.push([text.clone()], true),
+            RequestBody::Stored => {
+                if let Some(parts) = request.body.in_memory() {
+                    sender.push(parts.iter().cloned(), true);
+                } else if let Some(file) = request.body.file().cloned() {
+                    let length = request.body.received();
+                    return Ok(Some(Upload::of_file(file, length, sender, timeout)));
+                }
+            }
+            RequestBody::Begun(begun) => {
+                sender.push(begun.iter().cloned(), false);
+                match exchange.upload(request) {
+                    Some(client) => return Ok(Some(Upload::of_client(client, sender, timeout))),
+                    None => send_as_it_comes(request, exchange, self.passing, stream).await?,
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads heads up to the answer's own, while the body goes on.
+    async fn read_head(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+        upload: &mut Option<Upload>,
+        reading: &mut Reading,
+    ) -> Result<(), AttemptError> {
+        let passing = self.passing;
+        let mut informational = Informational::default();
+        loop {
+            let head = self.wait(request, exchange, stream, upload).await?;
+            let length = head.bytes.len();
+            note(request, |attempt, _| attempt.bytes_received += length as u64);
+            *reading = Reading::of(head.head, head.bytes);
+            if length > passing.buffer_size {
+                log::error!(request, Error, "{} {READING}", faults::TOO_LARGE);
+                return Err(bad(Causes::INVALID_HEADER));
+            }
+            examine(request, passing, reading);
+            if is_informational(&reading.head) {
+                informational.take(request, exchange, passing, reading, length)?;
+                continue;
+            }
+            note_head(request, reading.head.status());
+            return Ok(());
+        }
+    }
+
+    /// Waits for a head.
+    async fn wait(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        stream: &StreamHandle,
+        upload: &mut Option<Upload>,
+    ) -> Result<Head, AttemptError> {
+        let tries = &self.passing.tries;
+        let flow = stream.flow();
+        loop {
+            // As in nginx the answer is waited for once the request has been sent.
+            let (timeout, sent) = match (&upload, flow.queued()) {
+                (Some(_), _) => (Duration::MAX, flow.sent()),
+                (None, 0) => (self.passing.read_timeout, flow.sent()),
+                (None, _) => (tries.send_timeout, flow.sent()),
+            };
+            let coming = poll_fn(|context| {
+                if let Some(uploading) = upload
+                    && let Poll::Ready(uploaded) = uploading.poll(context)
+                {
+                    *upload = None;
+                    return Poll::Ready(Came::Uploaded(uploaded));
+                }
+                stream.poll_head(context).map(Came::Head)
+            });
+            let coming = either(coming, engine::sleep(timeout));
+            let came = match tries.ignore_client_abort {
+                true => coming.await,
+                false => match either(coming, exchange.client_gone()).await {
+                    Either::First(came) => came,
+                    Either::Second(abort) => {
+                        return Err(client_left(request, exchange, &abort, SENDING).into());
+                    }
+                },
+            };
+            match came {
+                Either::First(Came::Head(Ok(head))) => return Ok(head),
+                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, end)),
+                Either::First(Came::Uploaded(Ok(()))) => {}
+                Either::First(Came::Uploaded(Err(stopped))) => {
+                    return Err(not_sent(request, exchange, stopped));
+                }
+                Either::Second(()) if flow.sent() > sent => {}
+                Either::Second(()) => {
+                    stream.doubt();
+                    let doing = if flow.queued() > 0 { SENDING } else { READING };
+                    let error = std::io::ErrorKind::TimedOut.into();
+                    let failure = failed(request, &error, "recv()", doing);
+                    return Err(AttemptError::Failed(failure));
+                }
+            }
+        }
+    }
+
+    /// The stream has ended without a head.
+    fn ended(&self, request: &Request, end: End) -> AttemptError {
+        if let Some(error) = end.error() {
+            return AttemptError::Failed(failed(request, &error, "recv()", READING));
+        }
+        log::error!(request, Error, "{} {READING}", faults::text(end));
+        match end {
+            End::NotServed(_) | End::Reset(ErrorCode::RefusedStream, None) => self.not_served(),
+            End::Lost(..) => bad(Causes::ERROR),
+            _ => bad(Causes::INVALID_HEADER),
+        }
+    }
+
+    /// The peer has not looked at the request: it may be sent again, which is no failure of the peer unless it goes on so.
+    fn not_served(&self) -> AttemptError {
+        let before = self.unserved.replace(self.unserved.get() + 1);
+        let is_patient = before < UNSERVED_MAX;
+        AttemptError::Failed(Failure {
+            cause: Causes::ERROR,
+            status: 502,
+            doing: READING,
+            sent: false,
+            kept: is_patient,
+            again: false,
+            is_busy: is_patient,
+        })
+    }
+}
+
+/// The body could not be sent to its end.
+fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> AttemptError {
+    match stopped {
+        Stopped::Client(abort @ Abort::Closed(_)) => {
+            client_left(request, exchange, &abort, SENDING).into()
+        }
+        Stopped::Client(abort) => match request_body::refuse(request, abort) {
+            Ok(status) => AttemptError::Refused(status),
+            Err(abort) => abort.into(),
+        },
+        Stopped::TimedOut => {
+            let error = std::io::ErrorKind::TimedOut.into();
+            AttemptError::Failed(failed(request, &error, "send()", SENDING))
+        }
+        Stopped::File(text) => {
+            log::error!(request, Crit, "{text} {SENDING}");
+            AttemptError::Refused(500)
+        }
+    }
+}
+
+/// Passes the body on as it comes from a client who has no answer before its end. A peer that answers meanwhile gets no more of it.
+async fn send_as_it_comes(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    stream: &StreamHandle,
+) -> Result<(), AttemptError> {
+    let sender = stream.sender();
+    let mut parts = Pieces::new();
+    loop {
+        parts.clear();
+        let reading = request_body::read_some(request, exchange, &mut parts);
+        let early = poll_fn(|context| stream.flow().poll_early(context.waker()));
+        let ends = match either(reading, early).await {
+            Either::First(read) => read.map_err(|refused| match refused {
+                Ok(status) => AttemptError::Refused(status),
+                Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
+            })?,
+            Either::Second(()) => return Ok(()),
+        };
+        sender.push(parts.iter().cloned(), ends);
+        if ends {
+            return Ok(());
+        }
+        let draining = drained(&sender, BACKLOG_MAX, passing.tries.send_timeout);
+        let drained = match passing.tries.ignore_client_abort {
+            true => draining.await,
+            false => match either(draining, exchange.client_gone()).await {
+                Either::First(drained) => drained,
+                Either::Second(abort) => {
+                    return Err(client_left(request, exchange, &abort, SENDING).into());
+                }
+            },
+        };
+        drained.map_err(|stopped| not_sent(request, exchange, stopped))?;
+    }
+}
+
+impl Http2Answer {
+    /// Makes the rest of the answer the response's body.
+    pub(crate) fn deliver(
+        self,
+        delivery: &Delivery<'_>,
+        request: &mut Request,
+        mut peer: UpstreamConnection,
+    ) -> Step {
+        let rest = peer.shared().map_or(Buffer::empty(), |stream| stream.take_body());
+        let arrived = Arrived {
+            rest,
+            beyond: 0,
+            may_go_on: true,
+        };
+        let delimited = Delimited::Own(Box::new(StreamBody(self.flow)));
+        let step = delivery.respond(request, peer, &self.read.head, delimited, arrived);
+        match (step, self.upload) {
+            (Step::Respond(Body::Source(source)), Some(upload)) => {
+                Step::Respond(Body::Source(Box::new(BesideUpload::new(source, upload))))
+            }
+            (step, _) => step,
+        }
+    }
+
+    /// Whether nothing follows the head.
+    pub(crate) fn ends_with_head(&self) -> bool {
+        self.flow.ends_with_head()
+    }
+}

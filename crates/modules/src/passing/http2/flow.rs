@@ -1,0 +1,270 @@
+//! What a request shares with the task of its connection: what has come of the answer, and what is to be sent of the request.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use engine::Buffer;
+use proto::h2::response::ResponseHead;
+use proto::h2::{ErrorCode, StreamFault, Violation};
+use proto::h1;
+
+/// How a stream has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// The answer has come whole.
+    Whole,
+    /// The peer has reset it; or we have, for what the peer did on it.
+    Reset(ErrorCode, Option<StreamFault>),
+    /// The peer has not looked at the request and never will.
+    NotServed(ErrorCode),
+    /// The peer has done wrong what ends the whole connection.
+    Violated(Violation),
+    /// The connection was closed, or broke by this error.
+    Lost(Option<io::ErrorKind>, Option<i32>),
+}
+
+impl End {
+    /// The connection has ended so.
+    pub(super) fn of_connection(error: Option<&io::Error>) -> End {
+        End::Lost(
+            error.map(io::Error::kind),
+            error.and_then(io::Error::raw_os_error),
+        )
+    }
+
+    /// The error by which the connection broke, if it did.
+    pub(super) fn error(self) -> Option<io::Error> {
+        match self {
+            End::Lost(Some(kind), code) => Some(match code {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => kind.into(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A head that has come: an interim one, or the answer's.
+pub(super) struct Head {
+    /// Its fields are spans of the bytes.
+    pub(super) head: h1::response::ResponseHead,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Head {
+    /// A copy of what the machine has just read.
+    pub(super) fn of(head: &ResponseHead) -> Head {
+        Head {
+            head: h1::response::ResponseHead::from_http2(head),
+            bytes: head.bytes().to_vec(),
+        }
+    }
+}
+
+/// One stream; see the module.
+#[derive(Default)]
+pub(super) struct Flow {
+    /// Its number; 0 until it has been opened.
+    pub(super) number: Cell<u32>,
+    heads: RefCell<VecDeque<Head>>,
+    /// What has come of the answer's body and has not been taken.
+    received: RefCell<Vec<u8>>,
+    /// DATA has come, be it empty.
+    has_body: Cell<bool>,
+    trailers: RefCell<Option<Head>>,
+    end: Cell<Option<End>>,
+    /// What is to be sent of the request's body.
+    queue: RefCell<VecDeque<Bytes>>,
+    queued: Cell<usize>,
+    /// Nothing follows that.
+    is_last: Cell<bool>,
+    /// Bytes of the body that have been given to the transport.
+    sent: Cell<u64>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+impl Flow {
+    // What the connection's task does.
+
+    /// A head has come.
+    pub(super) fn put_head(&self, head: &ResponseHead) {
+        self.heads.borrow_mut().push_back(Head::of(head));
+        self.wake_reader();
+    }
+
+    /// A part of the body has come.
+    pub(super) fn put_body(&self, bytes: &[u8]) {
+        self.has_body.set(true);
+        self.received.borrow_mut().extend_from_slice(bytes);
+        self.wake_reader();
+    }
+
+    /// The trailers have come, which end the answer.
+    pub(super) fn put_trailers(&self, head: &ResponseHead) {
+        self.trailers.replace(Some(Head::of(head)));
+        self.put_end(End::Whole);
+    }
+
+    /// The stream has ended. What is said first holds, but where it is reset before any of the answer has been taken, as in nginx;
+    /// nothing more of the request is wanted in any case.
+    pub(super) fn put_end(&self, end: End) {
+        let is_untouched = !self.heads.borrow().is_empty();
+        let is_reset = matches!(end, End::Reset(..)) && is_untouched;
+        if self.end.get().is_none() || is_reset {
+            self.end.set(Some(end));
+        }
+        if !matches!(end, End::Whole) {
+            self.queue.borrow_mut().clear();
+            self.queued.set(0);
+        }
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    /// Takes at most so many bytes off the front of what is to be sent; whether that is the last of it.
+    pub(super) fn take_queued(&self, most: usize, out: &mut Vec<Bytes>) -> (usize, bool) {
+        let mut queue = self.queue.borrow_mut();
+        let mut taken = 0;
+        while let Some(first) = queue.front_mut()
+            && taken < most
+        {
+            let length = first.len().min(most - taken);
+            let part = match length == first.len() {
+                true => queue.pop_front(),
+                false => Some(first.split_to(length)),
+            };
+            out.extend(part);
+            taken += length;
+        }
+        self.queued.set(self.queued.get() - taken);
+        self.sent.set(self.sent.get() + taken as u64);
+        drop(queue);
+        self.wake_writer();
+        (taken, self.is_last.get() && self.queued.get() == 0)
+    }
+
+    fn wake_reader(&self) {
+        self.reader.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_writer(&self) {
+        self.writer.take().into_iter().for_each(Waker::wake);
+    }
+
+    // What the request does.
+
+    /// The next head, or how the stream has ended without one.
+    pub(super) fn poll_head(&self, waker: &Waker) -> Poll<Result<Head, End>> {
+        if let Some(head) = self.heads.borrow_mut().pop_front() {
+            return Poll::Ready(Ok(head));
+        }
+        match self.end.get() {
+            Some(end) => Poll::Ready(Err(end)),
+            None => self.wait_to_read(waker),
+        }
+    }
+
+    /// Waits until something has come, or the stream has ended.
+    pub(super) fn poll_early(&self, waker: &Waker) -> Poll<()> {
+        match !self.heads.borrow().is_empty() || self.end.get().is_some() {
+            true => Poll::Ready(()),
+            false => self.wait_to_read(waker),
+        }
+    }
+
+    /// Whether the answer has come whole, and had neither body nor trailers.
+    pub(super) fn ends_with_head(&self) -> bool {
+        self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
+    }
+
+    /// What has come of the body: empty at the end of the stream, however that came about.
+    pub(super) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
+        let received = self.take_body();
+        if !received.is_empty() || self.end.get().is_some() {
+            return Poll::Ready(received);
+        }
+        self.wait_to_read(waker)
+    }
+
+    fn wait_to_read<T>(&self, waker: &Waker) -> Poll<T> {
+        self.reader.set(Some(waker.clone()));
+        Poll::Pending
+    }
+
+    /// What of the body is there.
+    pub(super) fn take_body(&self) -> Buffer {
+        let mut received = self.received.borrow_mut();
+        if received.is_empty() {
+            return Buffer::empty();
+        }
+        let buffer = Buffer::copy_of(&received);
+        received.clear();
+        // What a slow client had let come is not kept for the next part.
+        received.shrink_to(KEPT_MAX);
+        buffer
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn end(&self) -> Option<End> {
+        self.end.get()
+    }
+
+    /// Whether the answer has come whole, and been taken.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.end.get(), Some(End::Whole)) && self.received.borrow().is_empty()
+    }
+
+    /// The trailers, once they have come.
+    pub(super) fn take_trailers(&self) -> Option<Head> {
+        self.trailers.take()
+    }
+
+    /// Appends to the request's body.
+    pub(super) fn push(&self, bytes: Bytes) {
+        if bytes.is_empty() || self.end.get().is_some() {
+            return;
+        }
+        self.queued.set(self.queued.get() + bytes.len());
+        self.queue.borrow_mut().push_back(bytes);
+    }
+
+    /// Nothing follows what has been pushed.
+    pub(super) fn push_end(&self) {
+        self.is_last.set(true);
+    }
+
+    /// Bytes of the request's body that have not been given to the transport.
+    pub(super) fn queued(&self) -> usize {
+        self.queued.get()
+    }
+
+    /// Bytes of it that have.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// Waits until no more than so much is queued, or the stream has ended.
+    pub(super) fn poll_drained(&self, limit: usize, waker: &Waker) -> Poll<()> {
+        if self.queued.get() <= limit || self.end.get().is_some() {
+            return Poll::Ready(());
+        }
+        self.writer.set(Some(waker.clone()));
+        Poll::Pending
+    }
+
+    /// Waits for the end of the stream, where nothing else is waited for.
+    pub(super) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
+        if self.end.get().is_some() {
+            return Poll::Ready(());
+        }
+        self.writer.set(Some(waker.clone()));
+        Poll::Pending
+    }
+}
+
+/// How much memory a stream goes on to hold for what comes of its answer.
+const KEPT_MAX: usize = 16 * 1024;

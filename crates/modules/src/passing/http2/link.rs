@@ -1,0 +1,471 @@
+//! One connection of HTTP/2 to a peer: its task reads and sends for all requests that share it.
+//!
+//! It ends when its peer ends it, breaks the protocol or gives no sign of life; or by itself, once nothing is under way, as
+//! `keepalive*` of its group say. In a group that keeps no connections it lives as long as requests overlap.
+//!
+//! **Silence.** Where answers are waited for and nothing has come for [`SILENCE`], or one has come too late, the peer is asked for a sign
+//! of life, a PING; without one within [`PING_TIMEOUT`] all its requests fail at once, and the next ones find another connection. Servers of gRPC end connections over which they
+//! are asked too often: where nothing but the answer to a PING comes, the next one waits for [`PING_AGAIN`].
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ::upstream::{Group, Keepalive};
+use bytes::Bytes;
+use engine::Buffer;
+use engine::net::{Address, Segment};
+use proto::h2::client::{Client, Event, Limits, Opening};
+use proto::h2::{ErrorCode, Violation};
+use transport::Transport;
+
+use super::flow::{End, Flow};
+use super::head::RequestHead;
+use super::links::Links;
+
+/// Bytes of an answer's body that a peer may send before any of it is taken on.
+const WINDOW: u32 = 256 * 1024;
+
+/// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.
+const HEAD_SIZE_MAX: usize = 256 * 1024;
+
+/// Bytes that may be with the transport at once, beyond which bodies wait for it.
+const IN_TRANSPORT_MAX: usize = 128 * 1024;
+
+/// The same, beyond which a peer that takes nothing is not read any more.
+const BACKLOG_MAX: usize = 512 * 1024;
+
+/// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
+const COPIED_MAX: usize = 4 * 1024;
+
+/// See the module.
+const SILENCE: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const PING_AGAIN: Duration = Duration::from_secs(310);
+
+/// A connection; see the module.
+pub(super) struct Link {
+    transport: Transport,
+    machine: RefCell<Client<Rc<Flow>>>,
+    /// What those must agree on who share it.
+    pub(super) address: Address,
+    pub(super) terms: Bytes,
+    pub(super) group: Bytes,
+    /// `None` where it is not kept while nothing is under way.
+    keepalive: Option<Keepalive>,
+    since: Instant,
+    requests: Cell<u64>,
+    /// When something came last.
+    heard: Cell<Instant>,
+    /// Why the peer ends it, once it has said so.
+    goes_away: Cell<Option<ErrorCode>>,
+    /// The peer may be dead: no request begins on it.
+    is_doubted: Cell<bool>,
+    /// When nothing was under way any more.
+    idle_since: Cell<Option<Instant>>,
+    is_to_end: Cell<bool>,
+    has_ended: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+    is_called: Cell<bool>,
+}
+
+/// How it ends.
+enum Ending {
+    /// By us, in order.
+    Idle,
+    /// By the peer, or by an error.
+    Closed(Option<io::Error>),
+    Violated(Violation),
+}
+
+/// Why its task goes on.
+enum Woken {
+    Received(io::Result<Buffer>),
+    Called,
+    /// The transport has an error, or has taken what it had.
+    Drained(io::Result<()>),
+}
+
+/// What is known of signs of life.
+#[derive(Default)]
+struct Pings {
+    /// When one was asked for that has not come.
+    asked: Option<Instant>,
+    /// When one was asked for last, if nothing else has come since.
+    last: Option<Instant>,
+}
+
+impl Link {
+    /// Over a transport that has just been connected.
+    pub(super) fn new(
+        transport: Transport,
+        group: &Group,
+        address: &Address,
+        terms: &Bytes,
+    ) -> Link {
+        let limits = Limits {
+            stream_window: WINDOW,
+            head_size_max: HEAD_SIZE_MAX,
+        };
+        let now = engine::now();
+        Link {
+            transport,
+            machine: RefCell::new(Client::new(limits)),
+            address: address.clone(),
+            terms: terms.clone(),
+            group: group.name.clone(),
+            keepalive: group.keepalive,
+            since: now,
+            requests: Cell::new(0),
+            heard: Cell::new(now),
+            goes_away: Cell::new(None),
+            is_doubted: Cell::new(false),
+            idle_since: Cell::new(None),
+            is_to_end: Cell::new(false),
+            has_ended: Cell::new(false),
+            waker: Cell::new(None),
+            is_called: Cell::new(false),
+        }
+    }
+
+    /// Its bytes.
+    pub(super) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    // What requests do.
+
+    /// Whether another request may begin on it now.
+    pub(super) fn has_room(&self) -> bool {
+        let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
+        may_begin && !self.has_served() && self.machine.borrow().may_open()
+    }
+
+    /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).
+    fn has_served(&self) -> bool {
+        match &self.keepalive {
+            Some(keepalive) => {
+                let age = engine::now().saturating_duration_since(self.since);
+                self.requests.get() >= keepalive.requests || age > keepalive.time
+            }
+            // The first is under way from the beginning.
+            None => self.requests.get() > 0 && self.live() == 0,
+        }
+    }
+
+    /// Begins a request; whether there was room.
+    pub(super) fn open(&self, head: &RequestHead, opening: Opening, flow: &Rc<Flow>) -> bool {
+        let opened = {
+            let mut machine = self.machine.borrow_mut();
+            machine.open(head.fields(), opening, Rc::clone(flow))
+        };
+        let Some(number) = opened.filter(|_| !self.has_ended.get()) else {
+            return false;
+        };
+        flow.number.set(number);
+        self.requests.set(self.requests.get() + 1);
+        self.idle_since.set(None);
+        self.call();
+        true
+    }
+
+    /// There is something of a request's body to send, or its end.
+    pub(super) fn wants_to_send(&self, flow: &Flow) {
+        self.machine.borrow_mut().wants_to_send(flow.number.get());
+        self.call();
+    }
+
+    /// Bytes of an answer's body have been taken on: as many more may come.
+    pub(super) fn consumed(&self, flow: &Flow, bytes: usize) {
+        let mut machine = self.machine.borrow_mut();
+        machine.consumed(flow.number.get(), bytes);
+        let has_output = !machine.output().is_empty();
+        drop(machine);
+        if has_output {
+            self.call();
+        }
+    }
+
+    /// Lets go of a request: its place is free for another, and what has not ended ends.
+    pub(super) fn release(&self, flow: &Flow) {
+        let number = flow.number.replace(0);
+        if number != 0 && !self.has_ended.get() {
+            self.machine.borrow_mut().release(number);
+            self.call();
+        }
+    }
+
+    /// An answer has not come in time: the peer may be dead.
+    pub(super) fn doubt(&self) {
+        let silent_for = engine::now().saturating_duration_since(self.heard.get());
+        if silent_for >= Duration::from_secs(1) {
+            self.is_doubted.set(true);
+            self.call();
+        }
+    }
+
+    /// Has it end as soon as nothing is under way.
+    pub(super) fn end_soon(&self) {
+        self.is_to_end.set(true);
+        self.call();
+    }
+
+    /// Since when nothing has been under way.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.idle_since.get()
+    }
+
+    /// Whether nothing is under way, and it has not been told to end.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_since.get().is_some() && !self.is_to_end.get()
+    }
+
+    /// How many that are idle its group keeps.
+    pub(super) fn kept_max(&self) -> usize {
+        self.keepalive.map_or(0, |keepalive| keepalive.connections)
+    }
+
+    /// Requests under way.
+    fn live(&self) -> usize {
+        self.machine.borrow().live()
+    }
+
+    fn call(&self) {
+        self.is_called.set(true);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    // What its task does.
+
+    /// Serves requests until it ends.
+    pub(super) async fn run(self: Rc<Link>, links: Rc<RefCell<Links>>) {
+        let ending = self.go_on(&links).await;
+        self.has_ended.set(true);
+        links.borrow_mut().remove(&self);
+        self.leave(&ending);
+        let end = match ending {
+            Ending::Idle => End::of_connection(None),
+            Ending::Closed(error) => End::of_connection(error.as_ref()),
+            Ending::Violated(violation) => End::Violated(violation),
+        };
+        let flows: Vec<_> = self.machine.borrow_mut().drain().collect();
+        for (_, flow) in flows {
+            flow.put_end(end);
+        }
+    }
+
+    async fn go_on(&self, links: &RefCell<Links>) -> Ending {
+        let mut pings = Pings::default();
+        loop {
+            let is_full = self.flush();
+            if self.live() == 0 && self.requests.get() > 0 {
+                if self.is_over() {
+                    return Ending::Idle;
+                }
+                if self.idle_since.get().is_none() {
+                    self.idle_since.set(Some(engine::now()));
+                    links.borrow_mut().make_room(self);
+                }
+            }
+            if self.is_doubted.get() && pings.asked.is_none() {
+                self.ask_for_life(&mut pings);
+                continue;
+            }
+            match self.wait(is_full, self.deadline(&pings)).await {
+                Woken::Called | Woken::Drained(Ok(())) => {}
+                Woken::Drained(Err(error)) => return Ending::Closed(Some(error)),
+                Woken::Received(Ok(buffer)) if buffer.is_empty() => return Ending::Closed(None),
+                Woken::Received(Ok(buffer)) => {
+                    self.heard.set(engine::now());
+                    self.is_doubted.set(false);
+                    pings.asked = None;
+                    if let Err(violation) = self.handle(&buffer, &mut pings) {
+                        return Ending::Violated(violation);
+                    }
+                }
+                Woken::Received(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {
+                    return Ending::Closed(Some(error));
+                }
+                Woken::Received(Err(error)) => match self.live() {
+                    0 if self.requests.get() > 0 => return Ending::Idle,
+                    _ if pings.asked.is_some() => return Ending::Closed(Some(error)),
+                    _ => self.ask_for_life(&mut pings),
+                },
+            }
+        }
+    }
+
+    /// Whether it ends now that nothing is under way.
+    fn is_over(&self) -> bool {
+        self.keepalive.is_none()
+            || self.is_to_end.get()
+            || self.has_served()
+            || self.machine.borrow().is_ending()
+    }
+
+    fn ask_for_life(&self, pings: &mut Pings) {
+        let now = engine::now();
+        (pings.asked, pings.last) = (Some(now), Some(now));
+        self.machine.borrow_mut().put_ping();
+    }
+
+    /// Until when something is to come.
+    fn deadline(&self, pings: &Pings) -> Option<Instant> {
+        if let Some(asked) = pings.asked {
+            return Some(asked + PING_TIMEOUT);
+        }
+        match (self.idle_since.get(), &self.keepalive) {
+            (Some(since), Some(keepalive)) => since.checked_add(keepalive.timeout),
+            _ => {
+                let after_silence = self.heard.get() + SILENCE;
+                let again = pings.last.map(|last| last + PING_AGAIN);
+                Some(again.map_or(after_silence, |again| again.max(after_silence)))
+            }
+        }
+    }
+
+    async fn wait(&self, is_full: bool, deadline: Option<Instant>) -> Woken {
+        let backlog = self.transport.backlog();
+        let mut receiving = pin!(self.transport.recv_idle(deadline.into()));
+        let mut draining = pin!(self.transport.drained(IN_TRANSPORT_MAX / 2));
+        poll_fn(|context| {
+            if self.is_called.take() {
+                return Poll::Ready(Woken::Called);
+            }
+            self.waker.set(Some(context.waker().clone()));
+            if (is_full || backlog > BACKLOG_MAX)
+                && let Poll::Ready(drained) = draining.as_mut().poll(context)
+            {
+                return Poll::Ready(Woken::Drained(drained));
+            }
+            match backlog > BACKLOG_MAX {
+                true => Poll::Pending,
+                false => receiving.as_mut().poll(context).map(Woken::Received),
+            }
+        })
+        .await
+    }
+
+    /// Hands on what has come.
+    fn handle(&self, input: &[u8], pings: &mut Pings) -> Result<(), Violation> {
+        let second = engine::uptime().as_secs() as u32;
+        let mut at = 0;
+        let mut machine = self.machine.borrow_mut();
+        while let Some(event) = machine.handle(input, &mut at, second)? {
+            if event != Event::Pong {
+                pings.last = None;
+            }
+            let user = |machine: &mut Client<Rc<Flow>>, stream| machine.user(stream).cloned();
+            match event {
+                Event::Interim { stream } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_head(machine.head());
+                    }
+                }
+                Event::Head { stream, ends } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_head(machine.head());
+                        if ends {
+                            flow.put_end(End::Whole);
+                        }
+                    }
+                }
+                Event::Data {
+                    stream,
+                    start,
+                    length,
+                    ends,
+                } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        let bytes = input.get(start..start + length);
+                        flow.put_body(bytes.unwrap_or_default());
+                        if ends {
+                            flow.put_end(End::Whole);
+                        }
+                    }
+                }
+                Event::Trailers { stream } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_trailers(machine.head());
+                    }
+                }
+                Event::Reset {
+                    stream,
+                    code,
+                    fault,
+                } => {
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_end(End::Reset(code, fault));
+                    }
+                }
+                Event::NotServed { stream } => {
+                    let code = self.goes_away.get().unwrap_or(ErrorCode::NoError);
+                    if let Some(flow) = user(&mut machine, stream) {
+                        flow.put_end(End::NotServed(code));
+                    }
+                }
+                Event::GoAway(code) => self.goes_away.set(Some(code)),
+                Event::Pong => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the transport what may leave; whether it has no room for more.
+    fn flush(&self) -> bool {
+        let mut machine = self.machine.borrow_mut();
+        let mut out = machine.take_output();
+        let mut in_transport = self.transport.backlog();
+        let mut parts = Vec::new();
+        let is_full = loop {
+            if in_transport + out.len() >= IN_TRANSPORT_MAX {
+                break true;
+            }
+            let Some((stream, most)) = machine.turn() else {
+                break false;
+            };
+            let Some(flow) = machine.user(stream).cloned() else {
+                continue;
+            };
+            let (length, is_last) = flow.take_queued(most, &mut parts);
+            if length == 0 && !is_last {
+                continue;
+            }
+            let head = machine.sent(stream, length, is_last, flow.queued() > 0);
+            out.extend_from_slice(&head);
+            for part in parts.drain(..) {
+                if part.len() <= COPIED_MAX {
+                    out.extend_from_slice(&part);
+                    continue;
+                }
+                in_transport += out.len() + part.len();
+                self.transport
+                    .push(Segment::Bytes(std::mem::take(&mut out).into()));
+                self.transport.push(Segment::Bytes(part));
+            }
+        };
+        drop(machine);
+        if !out.is_empty() {
+            self.transport.push(Segment::Bytes(out.into()));
+        }
+        if self.transport.backlog() > 0 {
+            self.transport.start_send();
+        }
+        is_full
+    }
+
+    /// Says why it ends, as far as that leaves at once.
+    fn leave(&self, ending: &Ending) {
+        match ending {
+            Ending::Idle => self.machine.borrow_mut().go_away(),
+            Ending::Violated(violation) => self.machine.borrow_mut().fail(*violation),
+            Ending::Closed(_) => return,
+        }
+        self.flush();
+        self.transport.announce_end();
+    }
+}

@@ -1,0 +1,142 @@
+//! A request's own part of a connection that it shares.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::{Buffer, Sleep};
+use proto::h2::client::Opening;
+use transport::Transport;
+
+use super::flow::{End, Flow, Head};
+use super::head::RequestHead;
+use super::link::Link;
+
+/// A stream, or the place for one; dropped, it is let go of, whatever has become of it.
+pub(crate) struct StreamHandle {
+    sender: Sender,
+    /// When the wait under way ends.
+    timer: Option<(Instant, Sleep)>,
+}
+
+/// What sends a request's body on a stream, for as long as that is not let go of.
+#[derive(Clone)]
+pub(super) struct Sender {
+    link: Rc<Link>,
+    flow: Rc<Flow>,
+}
+
+impl StreamHandle {
+    /// A place on this connection.
+    pub(super) fn new(link: Rc<Link>) -> StreamHandle {
+        StreamHandle {
+            sender: Sender {
+                link,
+                flow: Rc::default(),
+            },
+            timer: None,
+        }
+    }
+
+    /// The connection's bytes.
+    pub(in crate::passing) fn transport(&self) -> &Transport {
+        self.sender.link.transport()
+    }
+
+    /// Begins the request; whether the connection had room after all.
+    pub(super) fn open(&self, head: &RequestHead, opening: Opening) -> bool {
+        self.sender.link.open(head, opening, &self.sender.flow)
+    }
+
+    /// What sends its body.
+    pub(super) fn sender(&self) -> Sender {
+        self.sender.clone()
+    }
+
+    /// What it shares with its connection.
+    pub(super) fn flow(&self) -> &Rc<Flow> {
+        &self.sender.flow
+    }
+
+    /// The next head of the answer, or how the stream has ended without one.
+    pub(super) fn poll_head(&self, context: &Context<'_>) -> Poll<Result<Head, End>> {
+        self.sender.flow.poll_head(context.waker())
+    }
+
+    /// What has come of the answer's body; empty at the end of the stream, however that came about.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline; that by which the connection has broken.
+    pub(in crate::passing) fn poll_recv(
+        &mut self,
+        deadline: Option<Instant>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Buffer>> {
+        let Sender { link, flow } = &self.sender;
+        if let Poll::Ready(buffer) = flow.poll_body(context.waker()) {
+            self.timer = None;
+            if buffer.is_empty()
+                && let Some(error) = flow.end().and_then(End::error)
+            {
+                return Poll::Ready(Err(error));
+            }
+            link.consumed(flow, buffer.len());
+            return Poll::Ready(Ok(buffer));
+        }
+        let Some(deadline) = deadline else {
+            return Poll::Pending;
+        };
+        let timer = match &mut self.timer {
+            Some((known, timer)) if *known == deadline => timer,
+            timer => &mut timer.insert((deadline, engine::sleep_until(deadline))).1,
+        };
+        ready!(Pin::new(timer).poll(context));
+        self.timer = None;
+        link.doubt();
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// What of the answer's body is there already.
+    pub(super) fn take_body(&self) -> Buffer {
+        let buffer = self.sender.flow.take_body();
+        self.sender.link.consumed(&self.sender.flow, buffer.len());
+        buffer
+    }
+
+    /// The answer has not come in time.
+    pub(super) fn doubt(&self) {
+        self.sender.link.doubt();
+    }
+}
+
+impl Drop for StreamHandle {
+    fn drop(&mut self) {
+        self.sender.link.release(&self.sender.flow);
+    }
+}
+
+impl Sender {
+    /// Appends to the body; `ends` where nothing follows.
+    pub(super) fn push(&self, parts: impl IntoIterator<Item = Bytes>, ends: bool) {
+        parts.into_iter().for_each(|part| self.flow.push(part));
+        if ends {
+            self.flow.push_end();
+        }
+        if self.flow.end().is_none() {
+            self.link.wants_to_send(&self.flow);
+        }
+    }
+
+    /// What it shares with its connection.
+    pub(super) fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// The peer has taken nothing for too long.
+    pub(super) fn doubt(&self) {
+        self.link.doubt();
+    }
+}
