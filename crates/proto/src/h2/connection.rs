@@ -4,7 +4,7 @@
 //! returns at the first [`Event`] that its user must know of. Answers to frames gather in what [`Connection::take_control`]
 //! gives: it is to be sent before anything else. How responses leave is in [`sending`](super::sending).
 //!
-//! A connection holds the beginning of a frame that has not come whole (16 KiB at most), a header block that came in several
+//! A connection holds the beginning of a frame that has not come whole (16 KiB at most, or as much as a head may have), a header block that came in several
 //! frames (as long as a head may be), the decoder's table, and a record for each stream that its user has not released. Parts of
 //! bodies are not kept: their user gets them as they come, never more than the window that it has given credit for.
 
@@ -23,6 +23,10 @@ use crate::head::Head;
 
 /// CONTINUATION frames of one header block.
 const CONTINUATIONS_MAX: u32 = 64;
+
+/// Bytes of a frame of DATA, or of one that is passed over, that clients may send: those are not kept. Clients of gRPC make use of
+/// it.
+pub const FRAME_SIZE_MAX: u32 = 1 << 20;
 
 /// Streams of which we remember that we have reset them: what the other end had sent until it heard of it is no fault. As many
 /// as may be under way at once, within these bounds.
@@ -206,7 +210,7 @@ impl<S> Connection<S> {
         let mut ours = vec![
             (settings::MAX_CONCURRENT_STREAMS, limits.streams_max),
             (settings::INITIAL_WINDOW_SIZE, limits.stream_window),
-            (settings::MAX_FRAME_SIZE, frame::SIZE_MAX_AT_FIRST),
+            (settings::MAX_FRAME_SIZE, FRAME_SIZE_MAX),
         ];
         if limits.extended_connect {
             ours.push((settings::ENABLE_CONNECT_PROTOCOL, 1));
@@ -458,7 +462,12 @@ impl<S> Connection<S> {
 
     /// What can be said of a frame before its payload has come.
     fn examine(&mut self, head: FrameHead) -> Result<(), Violation> {
-        if head.length > frame::SIZE_MAX_AT_FIRST {
+        let longest = match head.kind {
+            Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown(_) => FRAME_SIZE_MAX,
+            // Nothing needs more of these.
+            _ => frame::SIZE_MAX_AT_FIRST,
+        };
+        if head.length > longest {
             return Err(Violation::FrameTooLong(head.length));
         }
         // What cannot be a part of a block that is served is not waited for.
