@@ -193,7 +193,7 @@ fn the_version_names_the_nginx_it_follows() {
     // What there is, and what there is not.
     assert!(arguments.contains(" --with-http_gzip_static_module"));
     assert!(!arguments.contains("http_rewrite_module"));
-    assert!(arguments.contains(" --without-http_grpc_module"));
+    assert!(arguments.contains(" --without-http-cache"));
 }
 
 #[test]
@@ -267,8 +267,8 @@ fn the_manual_knows_variables_and_what_is_not_here_yet() {
     assert!(run("$arg_page").1.contains("family $arg_"));
     for (name, expected) in [
         (
-            "grpc_pass",
-            "nginx has \"grpc_pass\" (module http_grpc); Tidegate does not yet",
+            "proxy_cache",
+            "nginx has \"proxy_cache\" (module http_proxy); Tidegate does not yet",
         ),
         (
             "auth_jwt",

@@ -16,6 +16,7 @@ use proto::header::Known;
 use proto::method::Method;
 
 use crate::passing::READING_BODY;
+use crate::passing::attempts::Attempts;
 
 /// How the media type of every call begins.
 const MEDIA_TYPE: &[u8] = b"application/grpc";
@@ -67,6 +68,25 @@ fn timeout(value: &[u8]) -> Option<Duration> {
         b'n' => Duration::from_nanos(number),
         _ => return None,
     })
+}
+
+/// The status of a call that has ended; of one without, `None` in place of it. Other requests have none.
+pub fn status_of(request: &Request) -> Option<Option<u16>> {
+    if !is_call(request) {
+        return None;
+    }
+    let find = |fields: &[Field]| {
+        let mut fields = fields.iter();
+        let found = fields.find(|field| field.name.eq_ignore_ascii_case(STATUS));
+        found.and_then(|field| number(&field.value))
+    };
+    let in_trailers = Attempts::of(request).and_then(|seen| find(&seen.borrow().trailers));
+    Some(in_trailers.or_else(|| find(&request.response.fields)))
+}
+
+/// The number of a status.
+pub(super) fn number(value: &[u8]) -> Option<u16> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// The body of an answer that is broken off at its call's deadline: its client waits no longer.

@@ -2,10 +2,12 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and what is sent and answered is carried, as with
 //! `proxy_http_version 2` (`passing::http2`), but always as it comes, both ways at once. `settings` declares the directives; here is what is gRPC's
-//! own: `call` knows a call and its deadline, `errors` has answers of ours that a client of gRPC understands, `web` is gRPC-Web.
+//! own: `call` knows a call and its deadline, `errors` has answers of ours that a client of gRPC understands, `web` is gRPC-Web, `probe`
+//! asks whether a server is well.
 
-mod call;
+pub mod call;
 mod errors;
+pub mod probe;
 mod settings;
 mod web;
 
@@ -21,7 +23,7 @@ use proto::header::Known;
 use proto::method::Method;
 use proto::uri::{Escape, escape};
 
-pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
+pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
 use crate::passing::asking::{Answered, Question, ask_upstream};
 use crate::passing::attempts::Attempts;
@@ -35,7 +37,7 @@ use crate::passing::response::READING;
 use crate::passing::rewriting::Unchanged;
 use crate::passing::tries::note;
 use call::Deadline;
-use settings::{GrpcPass, Settings};
+use settings::Settings;
 use web::Web;
 
 /// How servers are spoken to without TLS.

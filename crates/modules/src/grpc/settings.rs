@@ -22,6 +22,7 @@ use crate::passing::settings::Passing;
 use crate::passing::socket::SocketSettings;
 use crate::passing::ssl::{self, UpstreamTls};
 use crate::passing::tries::Tries;
+use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -177,7 +178,7 @@ impl Feature for Tls {
 }
 
 /// `grpc_pass` of a location or an `if`.
-pub(super) struct GrpcPass {
+pub struct GrpcPass {
     pub(super) settings: Arc<Settings>,
     pub(super) destination: Destination,
     /// TLS, where the address may ask for it.
@@ -186,24 +187,41 @@ pub(super) struct GrpcPass {
     pub(super) place: Bytes,
 }
 
+impl GrpcPass {
+    /// What `grpc_pass` of this very scope says; `None` where it is not written.
+    pub fn of_scope(
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+    ) -> Result<Option<GrpcPass>, Fault> {
+        let Some(address) = scope.own(&GRPC_PASS)? else {
+            return Ok(None);
+        };
+        let destination = Destination::compile(compiler, &address, &SCHEMES)?;
+        let tls = match destination.may_be_secure() {
+            true => {
+                let tls: Arc<Tls> = compiler.feature(scope)?;
+                Some(Arc::clone(&tls.0))
+            }
+            false => None,
+        };
+        Ok(Some(GrpcPass {
+            settings: compiler.feature(scope)?,
+            destination,
+            tls,
+            place: scope.place(&["listen", "server_name"]).into(),
+        }))
+    }
+
+    /// The group that all its calls go to; `None` where calls decide that themselves.
+    pub fn group(&self) -> Option<&Arc<Group>> {
+        self.destination.group()
+    }
+}
+
 /// What answers where `grpc_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
-    let Some(address) = scope.own(&GRPC_PASS)? else {
+    let Some(handler) = GrpcPass::of_scope(compiler, scope)? else {
         return Ok(None);
-    };
-    let destination = Destination::compile(compiler, &address, &SCHEMES)?;
-    let tls = match destination.may_be_secure() {
-        true => {
-            let tls: Arc<Tls> = compiler.feature(scope)?;
-            Some(Arc::clone(&tls.0))
-        }
-        false => None,
-    };
-    let handler = GrpcPass {
-        settings: compiler.feature(scope)?,
-        destination,
-        tls,
-        place: scope.place(&["listen", "server_name"]).into(),
     };
     Ok(Some(Content {
         stays_in_limit_except: true,

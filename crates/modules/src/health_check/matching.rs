@@ -16,7 +16,8 @@ use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
-use crate::proxy::probe::{Doing, Reply};
+use crate::passing::probe::Doing;
+use crate::proxy::probe::Reply;
 
 /// How much of a body is examined, in bytes.
 const EXAMINED_MAX: usize = 256 * 1024;

@@ -2,8 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_hc_module.html>, of NGINX Plus. `matching` says what an answer must be like,
 //! `prober` asks. What a finding means for requests is the business of the crate `upstream`.
-//!
-//! Not here yet, and a clear error where written: checks of gRPC servers.
+//! What is asked is that of the module that passes requests on: `proxy::probe`, `grpc::probe`.
 
 mod matching;
 mod prober;
@@ -14,12 +13,13 @@ use std::time::Duration;
 use ::upstream::Check;
 use base::hash::Map;
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, ScopeId, ScopeRef, Setter, Setting, Word, parse};
+use conf::{Arity, Contexts, Declared, Fault, Line, ScopeId, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
 use http::plan_builder::PlanBuilder;
 
+use crate::grpc::GrpcPass;
 use crate::proxy::Proxy;
 use crate::upstream::{Group, Groups, WrittenChecks};
 use matching::{Match, Matches};
@@ -27,7 +27,7 @@ use prober::Prober;
 
 static HEALTH_CHECK: Setting<Written> = Setting::new(
     "health_check",
-    &["[interval=time] [jitter=time] [fails=number] [passes=number] [uri=uri] [mandatory [persistent]] [match=name] [port=number] [type=http] [keepalive_time=time]"],
+    &["[interval=time] [jitter=time] [fails=number] [passes=number] [uri=uri] [mandatory [persistent]] [match=name] [port=number] [type=http | type=grpc [grpc_service=name] [grpc_status=number]] [keepalive_time=time]"],
     Written::read,
 )
 .contexts(Contexts::LOCATION)
@@ -39,7 +39,9 @@ static HEALTH_CHECK: Setting<Written> = Setting::new(
      A check is passed by an answer that `match` fits, or of status 2xx or 3xx. A server that is new \
      gets requests at once, or where the check is `mandatory` once it has passed; after a reload as well, unless the check is \
      `persistent` and the server was healthy. `port` is that which checks go to in the place of the server's own. \
-     With `keepalive_time` a connection serves the checks of that time. The group must have a `zone`.",
+     With `keepalive_time` a connection serves the checks of that time. The group must have a `zone`. \
+     With `type=grpc`, beside `grpc_pass`, a server is asked by gRPC's own health service, about `grpc_service` or as a whole: it must say that \
+     it is serving, or end the call with `grpc_status`, such as 12 where it has no such service.",
 );
 
 /// `health_check` as written.
@@ -54,6 +56,9 @@ struct Written {
     match_name: Option<Word>,
     port: Option<u16>,
     keepalive_time: Option<Duration>,
+    is_grpc: bool,
+    grpc_service: Bytes,
+    grpc_status: u16,
 }
 
 impl Default for Written {
@@ -70,6 +75,9 @@ impl Default for Written {
             match_name: None,
             port: None,
             keepalive_time: None,
+            is_grpc: false,
+            grpc_service: Bytes::new(),
+            grpc_status: 0,
         }
     }
 }
@@ -78,11 +86,6 @@ impl Written {
     fn read(setter: &Setter<'_>) -> Result<Written, Fault> {
         let mut written = Written::default();
         for word in setter.args() {
-            let is_grpc = [&b"type=grpc"[..], b"grpc_service=", b"grpc_status="];
-            if is_grpc.iter().any(|name| word.bytes.starts_with(name)) {
-                let text = format!("parameter \"{}\" is not supported yet", word.text());
-                return Err(Fault::at(word, text));
-            }
             if let Some(name) = word.bytes.strip_prefix(b"match=") {
                 let bytes = name.into();
                 written.match_name = Some(Word {
@@ -94,6 +97,12 @@ impl Written {
             written
                 .take(&word.bytes)
                 .ok_or_else(|| Fault::invalid_parameter(word))?;
+        }
+        let is_of_http = written.match_name.is_some() || written.uri != "/";
+        let is_of_grpc = !written.grpc_service.is_empty() || written.grpc_status != 0;
+        if written.is_grpc && is_of_http || !written.is_grpc && is_of_grpc {
+            let text = "\"uri\" and \"match\" are for \"type=http\", \"grpc_service\" and \"grpc_status\" for \"type=grpc\"";
+            return Err(Fault::new(text.to_owned()));
         }
         Ok(written)
     }
@@ -116,7 +125,12 @@ impl Written {
             }
             b"port" => self.port = Some(u16::try_from(positive(value)?).ok()?),
             b"keepalive_time" => self.keepalive_time = Some(time(value)?),
-            b"type" if value == b"http" => {}
+            b"type" if value == b"http" => self.is_grpc = false,
+            b"type" if value == b"grpc" => self.is_grpc = true,
+            b"grpc_service" if !value.is_empty() => {
+                self.grpc_service = Bytes::copy_from_slice(value);
+            }
+            b"grpc_status" => self.grpc_status = u16::try_from(parse::number_of(value)?).ok()?,
             b"mandatory" if parameter == name => self.mandatory = true,
             b"persistent" if parameter == name && self.mandatory => self.persistent = true,
             _ => return None,
@@ -135,9 +149,25 @@ pub const DIRECTIVES: &[&dyn Declared] = &[
     &matching::REQUIRE,
 ];
 
+/// What servers are asked.
+enum Asked {
+    /// A URI, whose answer must be as `match` says.
+    Http {
+        proxy: Arc<Proxy>,
+        uri: Bytes,
+        matching: Arc<Match>,
+    },
+    /// gRPC's own question.
+    Grpc {
+        pass: Arc<GrpcPass>,
+        service: Bytes,
+        status: u16,
+    },
+}
+
 /// A check of the servers of a group.
 struct HealthCheck {
-    proxy: Arc<Proxy>,
+    asked: Asked,
     group: Arc<Group>,
     /// Which of the checks that are made of the group.
     number: usize,
@@ -145,8 +175,6 @@ struct HealthCheck {
     jitter: Duration,
     fails: u64,
     passes: u64,
-    uri: Bytes,
-    matching: Arc<Match>,
     /// Empty where no block is named.
     match_name: Bytes,
     /// `None` for the port of each server.
@@ -193,12 +221,15 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     }
 }
 
-/// The host that `proxy_pass` of a location names.
+/// The host that `proxy_pass` or `grpc_pass` of a location names.
 fn named_group(scope: ScopeRef<'_>) -> Option<&[u8]> {
-    let line = scope.lines().iter().find(|line| line.is("proxy_pass"))?;
+    let is_pass = |line: &&Line| line.is("proxy_pass") || line.is("grpc_pass");
+    let line = scope.lines().iter().find(is_pass)?;
     let url = &*line.argument(0).bytes;
-    let scheme = memchr::memmem::find(url, b"://")?;
-    let host = url.get(scheme + b"://".len()..)?;
+    let host = match memchr::memmem::find(url, b"://") {
+        Some(scheme) => url.get(scheme + b"://".len()..)?,
+        None => url,
+    };
     let end = memchr::memchr2(b'/', b'?', host).unwrap_or(host.len());
     host.get(..end)
 }
@@ -227,20 +258,33 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
         Some(line) => Fault::at(&line.name, text),
         None => Fault::new(text),
     };
-    // What is wrong with `proxy_pass` is its own to report.
-    let Some(proxy) = Proxy::of_scope(compiler, scope).unwrap_or_default() else {
-        let text = "\"health_check\" requires \"proxy_pass\" to an upstream in the same location";
-        return Err(fault(text.to_owned()));
+    let missing = || {
+        let (parameter, pass) = match written.is_grpc {
+            true => (" type=grpc", "grpc_pass"),
+            false => ("", "proxy_pass"),
+        };
+        fault(format!(
+            "\"health_check{parameter}\" requires \"{pass}\" to an upstream in the same location"
+        ))
+    };
+    // What is wrong with `proxy_pass` or `grpc_pass` is its own to report.
+    let proxy = match written.is_grpc {
+        true => None,
+        false => Proxy::of_scope(compiler, scope).unwrap_or_default(),
+    };
+    let pass = match written.is_grpc {
+        true => GrpcPass::of_scope(compiler, scope).unwrap_or_default(),
+        false => None,
     };
     let gathered = compiler.registry::<Gathered>();
     let number = gathered.borrow().numbers.get(&scope.id()).copied();
     let groups = compiler.registry::<Groups>();
     let groups = groups.borrow();
-    let declared = proxy.group();
+    let of_proxy = proxy.as_ref().and_then(|proxy| proxy.group());
+    let declared = of_proxy.or(pass.as_ref().and_then(GrpcPass::group));
     let declared = declared.filter(|group| groups.blocks().any(|block| Arc::ptr_eq(block, group)));
-    let (Some(group), Some(number)) = (declared, number) else {
-        let text = "\"health_check\" requires \"proxy_pass\" to an upstream in the same location";
-        return Err(fault(text.to_owned()));
+    let (Some(group), Some(number)) = (declared.cloned(), number) else {
+        return Err(missing());
     };
     if group.zone().is_none() {
         let name = String::from_utf8_lossy(group.name());
@@ -257,15 +301,27 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
             known.ok_or_else(|| Fault::at(name, text).of_missing(&name.text(), &["match"]))?
         }
     };
+    let asked = match (proxy, pass) {
+        (Some(proxy), _) => Asked::Http {
+            proxy,
+            uri: written.uri,
+            matching,
+        },
+        (None, Some(pass)) => Asked::Grpc {
+            pass: Arc::new(pass),
+            service: written.grpc_service,
+            status: written.grpc_status,
+        },
+        (None, None) => return Err(missing()),
+    };
     Ok(Some(HealthCheck {
-        group: Arc::clone(group),
+        asked,
+        group,
         number,
         interval: written.interval,
         jitter: written.jitter,
         fails: written.fails,
         passes: written.passes,
-        uri: written.uri,
-        matching,
         match_name: written
             .match_name
             .map(|name| name.bytes.into())
@@ -274,7 +330,6 @@ fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Health
         keepalive_time: written.keepalive_time,
         scope: scope.id(),
         server: server_of(scope),
-        proxy,
     }))
 }
 

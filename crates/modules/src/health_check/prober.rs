@@ -23,9 +23,11 @@ use http::errand::{Errands, Place};
 use http::log::{self, Printable};
 use http::request::Request;
 
-use super::HealthCheck;
+use super::{Asked, HealthCheck};
 use crate::beside;
-use crate::proxy::probe::{Doing, Kept, Probe, Unanswered};
+use crate::grpc::probe::HealthProbe;
+use crate::passing::probe::{Doing, Unanswered};
+use crate::proxy::probe::{Kept, Probe};
 
 /// How soon peers that a lookup has added are found.
 const LOOK: Duration = Duration::from_secs(1);
@@ -193,13 +195,42 @@ async fn judge(
     request: &mut Request,
     kept: &mut Option<Kept>,
 ) -> Option<Result<Doing, Doing>> {
+    let keeps = check.keepalive_time.is_some();
+    let (address, name) = (address(check, peer), peer.name.clone());
+    let (proxy, uri, matching) = match &check.asked {
+        Asked::Http {
+            proxy,
+            uri,
+            matching,
+        } => (proxy, uri, matching),
+        Asked::Grpc {
+            pass,
+            service,
+            status,
+        } => {
+            let probe = HealthProbe {
+                pass,
+                group: &check.group,
+                address,
+                name,
+                service,
+                status: *status,
+                keeps,
+            };
+            return match probe.ask(request).await {
+                Ok(judged) => Some(judged),
+                Err(Unanswered::ByPeer(doing)) => Some(Err(doing)),
+                Err(Unanswered::NotAsked) => None,
+            };
+        }
+    };
     let probe = Probe {
-        proxy: &check.proxy,
+        proxy,
         group: &check.group,
-        address: address(check, peer),
-        name: peer.name.clone(),
-        uri: &check.uri,
-        keeps: check.keepalive_time.is_some(),
+        address,
+        name,
+        uri,
+        keeps,
     };
     let usable = kept.take().filter(|kept| {
         let age = engine::now().saturating_duration_since(kept.since);
@@ -210,7 +241,7 @@ async fn judge(
         Err(Unanswered::ByPeer(doing)) => return Some(Err(doing)),
         Err(Unanswered::NotAsked) => return None,
     };
-    let judged = check.matching.judge(request, &mut reply).await;
+    let judged = matching.judge(request, &mut reply).await;
     if probe.keeps {
         *kept = reply.finish(request).await;
     }

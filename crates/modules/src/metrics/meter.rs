@@ -18,6 +18,8 @@ use http::plan_builder::PlanBuilder;
 use http::request::Request;
 use transport::listen;
 
+use crate::grpc::call;
+
 /// Scopes that a thread has meters for, over all generations; what comes later is counted
 /// together, under [`ScopeName::others`].
 const METERS_MAX: usize = 4096;
@@ -30,6 +32,10 @@ pub const BOUNDS: [u64; 18] = [
 
 /// Classes of status: the first digit; 0 stands for what has no status, or one beyond 599.
 pub const CLASSES: usize = 6;
+
+/// Statuses of calls of gRPC that are counted each by itself, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>. Behind them
+/// is counted what has another one, or none.
+pub const CALL_STATUSES: usize = 17;
 
 /// What names a scope in the numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,6 +155,8 @@ pub struct Meter {
     duration: Count,
     /// By [`BOUNDS`]; the last one has no bound.
     buckets: [Count; BOUNDS.len() + 1],
+    /// Calls of gRPC; see [`CALL_STATUSES`].
+    calls: [Count; CALL_STATUSES + 1],
 }
 
 /// The meters of a thread for one generation, by the numbers of its scopes.
@@ -169,6 +177,11 @@ impl Meter {
         let class = usize::from(request.response.status / 100);
         let class = self.classes.get(class).unwrap_or(&self.classes[0]);
         class.add(1);
+        if let Some(status) = call::status_of(request) {
+            let status = status.map_or(CALL_STATUSES, usize::from);
+            let [.., others] = &self.calls;
+            self.calls.get(status).unwrap_or(others).add(1);
+        }
         self.received.add(request.length());
         self.sent.add(request.sent.bytes);
         let now = engine::now();
@@ -237,6 +250,8 @@ pub struct Sums {
     pub duration: u64,
     /// Requests by duration: see [`BOUNDS`]; the last one has no bound.
     pub buckets: [u64; BOUNDS.len() + 1],
+    /// Calls of gRPC; see [`CALL_STATUSES`].
+    pub calls: [u64; CALL_STATUSES + 1],
 }
 
 impl Sums {
@@ -247,6 +262,7 @@ impl Sums {
             sent: meter.sent.read(),
             duration: meter.duration.read(),
             buckets: meter.buckets.each_ref().map(Count::read),
+            calls: meter.calls.each_ref().map(Count::read),
         }
     }
 
@@ -258,9 +274,22 @@ impl Sums {
         for (sum, one) in self.buckets.iter_mut().zip(other.buckets) {
             *sum += one;
         }
+        for (sum, one) in self.calls.iter_mut().zip(other.calls) {
+            *sum += one;
+        }
         self.received += other.received;
         self.sent += other.sent;
         self.duration += other.duration;
+    }
+
+    /// Calls of gRPC by their statuses, but for those that none has ended with. What has none, or another, is "other".
+    pub fn calls(&self) -> impl Iterator<Item = (String, u64)> {
+        let calls = self.calls.into_iter().enumerate();
+        let calls = calls.filter(|(_, number)| *number > 0);
+        calls.map(|(status, number)| match status {
+            CALL_STATUSES => ("other".to_owned(), number),
+            status => (status.to_string(), number),
+        })
     }
 
     /// Requests of every class.

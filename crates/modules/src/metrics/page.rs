@@ -114,6 +114,15 @@ impl Numbers {
                 page.sample(requests, &format!("{labels},status=\"{class}\""), number);
             }
         }
+        let calls = "tidegate_grpc_calls_total";
+        if scopes.iter().any(|(_, sums)| sums.calls().next().is_some()) {
+            page.family(calls, "counter", "Calls of gRPC ended, by their status.");
+        }
+        for (labels, sums) in &scopes {
+            for (status, number) in sums.calls() {
+                page.sample(calls, &format!("{labels},status=\"{status}\""), number);
+            }
+        }
         let received = "tidegate_http_received_bytes_total";
         page.family(received, "counter", "Bytes of requests, heads included.");
         for (labels, sums) in &scopes {
@@ -254,6 +263,13 @@ fn json_sums(sums: &Sums, json: &mut json::Writer) {
             json.key(class).number(number);
         }
     });
+    if sums.calls().next().is_some() {
+        json.key("grpc_calls").object(|json| {
+            for (status, number) in sums.calls() {
+                json.key(&status).number(number);
+            }
+        });
+    }
     json.key("received_bytes").number(sums.received);
     json.key("sent_bytes").number(sums.sent);
     json.key("duration_seconds").object(|json| {

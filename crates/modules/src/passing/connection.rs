@@ -89,7 +89,7 @@ impl UpstreamConnection {
     }
 
     /// The request's stream, where it is shared.
-    pub(super) fn shared(&mut self) -> Option<&mut StreamHandle> {
+    pub(crate) fn shared(&mut self) -> Option<&mut StreamHandle> {
         match &mut self.link {
             Link::Whole(_) => None,
             Link::Shared(stream) => Some(stream),

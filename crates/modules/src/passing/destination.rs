@@ -126,6 +126,17 @@ impl Destination {
         matches!(self.written, DestinationWritten::Fixed(_))
     }
 
+    /// The servers, where they are the same for all requests.
+    pub(crate) fn group(&self) -> Option<&Arc<Group>> {
+        match &self.written {
+            DestinationWritten::Fixed(Found {
+                upstream: Upstream::Group(group),
+                ..
+            }) => Some(group),
+            _ => None,
+        }
+    }
+
     /// Whether peers may speak TLS.
     pub(crate) fn may_be_secure(&self) -> bool {
         match &self.written {

@@ -6,7 +6,7 @@
 //! (`connecting` makes them); a module's `Conversation` is had with each, to which
 //! `sending` gives the client's body. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
 //! the response. `body` streams the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it; `tunnel`
-//! carries upgraded connections. `interim` is what may come before an answer, `http2` how requests share connections. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
+//! carries upgraded connections. `interim` is what may come before an answer, `http2` how requests share connections. `probe` asks a server on our own account. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
 //! Which server of a group is asked is the business of `upstream`.
 
 mod admission;
@@ -25,6 +25,7 @@ pub(crate) mod http2;
 pub(crate) mod interim;
 pub(crate) mod locate;
 mod pace;
+pub mod probe;
 pub(crate) mod response;
 pub(crate) mod rewriting;
 pub(crate) mod sending;

@@ -59,6 +59,25 @@ pub(super) fn write_own(
     head
 }
 
+/// The same as a stream of HTTP/2.
+pub(super) fn write_own_http2(
+    request: &mut Request,
+    settings: &Settings,
+    target: &Target,
+    uri: &[u8],
+) -> RequestHead {
+    let mut head = RequestHead::new();
+    head.put(b":method", b"GET");
+    head.put(b":scheme", target.scheme.name());
+    head.put(b":path", uri);
+    match fields::host(request, &settings.set) {
+        Some(host) => head.put(b":authority", &host),
+        None => head.put(b":authority", &target.host),
+    }
+    head.put_set(request, &settings.set);
+    head
+}
+
 /// Writes request line and fields.
 pub(super) fn write(
     request: &mut Request,

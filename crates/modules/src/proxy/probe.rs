@@ -3,32 +3,29 @@
 //! There is no client, and no other peer is tried. The answer must have come, as far as it is wanted, within
 //! `proxy_read_timeout` of the request, however it is dribbled out.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Address;
-use engine::select::{Either, either};
-use http::exchange::Exchange;
 use http::log;
 use http::request::Request;
 use proto::h1::Version;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::ResponseBody;
 
-use super::target::Scheme;
+use super::settings::HttpVersion;
+use super::target::{Scheme, Target};
 use super::{HttpConversation, Outgoing, Proxy, begin, head};
 use crate::passing::READING_BODY;
-use crate::passing::attempts::{Attempt, Attempts, Began};
-use crate::passing::connection::{Home, UpstreamConnection, introduction};
+use crate::passing::connection::{UpstreamConnection, introduction};
 use crate::passing::family::Causes;
+use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
+use crate::passing::http2::whole::{self, NotRead};
+use crate::passing::probe::{self, Doing, Failed, ProbedPeer, Unanswered};
 use crate::passing::response::{self, UpstreamResponse};
-use crate::passing::sending::SENDING;
-use crate::passing::tries::{
-    Asking, AttemptError, Conversation as _, Reach, connect, failed, note,
-};
+use crate::passing::tries::{AttemptError, Reach, failed, note};
 use crate::upstream::Group;
 
 /// How much of a body is read for nothing but the connection that it comes over, in bytes.
@@ -74,27 +71,28 @@ enum Remaining {
     Length(u64),
     Chunked(Decoder),
     UntilClose,
-}
-
-/// What was being done when a probe came to nothing, as log lines say it.
-pub type Doing = &'static str;
-
-/// Why there is no answer; it has been logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// The peer has given none.
-    ByPeer(Doing),
-    /// There was nothing to ask with, such as a socket: that says nothing of the peer.
-    NotAsked,
+    /// As its stream of HTTP/2 says.
+    Stream,
 }
 
 impl Probe<'_> {
+    fn asking(&self) -> ProbedPeer<'_> {
+        ProbedPeer {
+            group: self.group,
+            address: &self.address,
+            passing: &self.proxy.settings.passing,
+        }
+    }
+
     /// Asks, over a connection that has been kept where there is one.
     pub async fn ask(
         &self,
         request: &mut Request,
         kept: Option<Kept>,
     ) -> Result<Reply, Unanswered> {
+        if self.proxy.settings.version == HttpVersion::Http2 {
+            return self.ask_by_http2(request).await;
+        }
         if let Some(Kept { mut peer, since }) = kept {
             (peer.early, peer.asked) = (None, false);
             let (outgoing, _) = self.outgoing(request).await?;
@@ -105,23 +103,53 @@ impl Probe<'_> {
             }
         }
         let (outgoing, reach) = self.outgoing(request).await?;
-        let peer = self.connect(request, &outgoing, &reach).await?;
+        let peer = self.asking().connect(request, &reach).await?;
         let talked = self.talk(request, peer, engine::now(), &outgoing).await;
         talked.map_err(Unanswered::from)
     }
 
+    /// The same by HTTP/2.
+    async fn ask_by_http2(&self, request: &mut Request) -> Result<Reply, Unanswered> {
+        let settings = &self.proxy.settings;
+        let (target, reach) = self.begin(request).await?;
+        let head = head::write_own_http2(request, settings, &target, self.uri);
+        let conversation =
+            Http2Conversation::new(&settings.passing, &head, false, &RequestBody::None);
+        let asking = self.asking();
+        let mut peer = asking.connect(request, &reach).await?;
+        probe::keep(&mut peer, self.keeps);
+        let talked = asking.talk(request, peer, &conversation).await;
+        let (peer, answer, deadline) = talked?;
+        response::remember(request, &answer.read.head);
+        Ok(Reply {
+            remaining: Remaining::Stream,
+            peer,
+            since: deadline, // it is kept by the thread, not here
+            answer: answer.read,
+            received: Buffer::empty(),
+            deadline,
+        })
+    }
+
     /// The request, and what its connection is made by. The tries of the request begin anew.
     async fn outgoing(&self, request: &mut Request) -> Result<(Outgoing, Reach), Unanswered> {
+        let (target, reach) = self.begin(request).await?;
+        let settings = &self.proxy.settings;
+        let outgoing = Outgoing {
+            head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
+            upgrade: false,
+            begun: None,
+        };
+        Ok((outgoing, reach))
+    }
+
+    /// Whom it goes to, and what its connection is made by. The tries of the request begin anew.
+    async fn begin(&self, request: &mut Request) -> Result<(Target, Reach), Unanswered> {
         let settings = &self.proxy.settings;
         let target = self.proxy.target(request);
         let target = target.map_err(|_| Unanswered::NotAsked)?;
         begin(request, &target);
-        let attempt = Attempt {
-            peer: self.name.clone(),
-            ..Attempt::default()
-        };
-        let attempts = Attempts::begin(request, vec![attempt]);
-        attempts.borrow_mut().began = Began::now();
+        probe::begin(request, &self.name);
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
                 let secured = tls.prepare(request, &target.host).await;
@@ -129,11 +157,7 @@ impl Probe<'_> {
             }
             _ => None,
         };
-        let outgoing = Outgoing {
-            head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
-            upgrade: false,
-            begun: None,
-        };
+        let is_shared = settings.version == HttpVersion::Http2;
         let reach = Reach {
             scheme: target.scheme.text(),
             uri: Bytes::copy_from_slice(self.uri),
@@ -141,59 +165,24 @@ impl Probe<'_> {
             secured,
             // It comes for no client.
             introduction: introduction(settings.proxy_protocol, None),
-            is_shared: false,
-            terms: Bytes::new(),
+            is_shared,
+            terms: probe::terms(self.keeps),
         };
-        Ok((outgoing, reach))
-    }
-
-    async fn connect(
-        &self,
-        request: &mut Request,
-        outgoing: &Outgoing,
-        reach: &Reach,
-    ) -> Result<UpstreamConnection, Unanswered> {
-        let home = Home {
-            local: Rc::clone(&request.local),
-            group: Arc::clone(self.group),
-        };
-        let settings = &self.proxy.settings;
-        let asking = Asking {
-            tries: settings.passing.tries,
-            reach,
-            conversation: HttpConversation { settings, outgoing },
-            home: &home,
-        };
-        let mut sink = Exchange::sink();
-        let connected = connect(request, &mut sink, &self.address, &asking, 0, false).await;
-        let connected = connected.map(|(peer, _)| peer);
-        connected.map_err(|error| match error {
-            // Too many requests say nothing of how it does.
-            AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
-            AttemptError::Failed(_) => Failed::of(request, error).into(),
-            AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
-        })
+        Ok((target, reach))
     }
 
     /// Sends the request and reads the head of the answer.
     async fn talk(
         &self,
         request: &mut Request,
-        mut peer: UpstreamConnection,
+        peer: UpstreamConnection,
         since: Instant,
         outgoing: &Outgoing,
     ) -> Result<Reply, Failed> {
         let settings = &self.proxy.settings;
-        let deadline = engine::now() + settings.passing.read_timeout;
-        let mut sink = Exchange::sink();
         let conversation = HttpConversation { settings, outgoing };
-        let talking = conversation.talk(request, &mut sink, &mut peer);
-        let talked = either(talking, engine::sleep(settings.passing.read_timeout)).await;
-        let mut answer = match talked {
-            Either::First(Ok(answer)) => answer,
-            Either::First(Err(error)) => return Err(Failed::of(request, error)),
-            Either::Second(_) => return Err(Failed::timed_out(request, response::READING)),
-        };
+        let asking = self.asking();
+        let (peer, mut answer, deadline) = asking.talk(request, peer, &conversation).await?;
         response::remember(request, &answer.head);
         // What a client gets as it is (HTTP/0.9) says nothing of how the peer is; that it is none has been logged.
         if answer.head.version() == Version::Http09 {
@@ -219,49 +208,6 @@ impl Probe<'_> {
     }
 }
 
-/// How a probe has failed.
-struct Failed {
-    cause: Causes,
-    doing: Doing,
-}
-
-impl From<Failed> for Unanswered {
-    fn from(failed: Failed) -> Unanswered {
-        Unanswered::ByPeer(failed.doing)
-    }
-}
-
-impl Failed {
-    fn of(request: &Request, error: AttemptError) -> Failed {
-        match error {
-            AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
-                Failed::timed_out(request, failure.doing)
-            }
-            AttemptError::Failed(failure) => Failed {
-                cause: failure.cause,
-                doing: failure.doing,
-            },
-            // There is no client who could leave, and no body that could be refused.
-            AttemptError::Refused(_) | AttemptError::Aborted(_) => Failed {
-                cause: Causes::ERROR,
-                doing: SENDING,
-            },
-        }
-    }
-
-    fn timed_out(request: &Request, doing: Doing) -> Failed {
-        log::error!(
-            request,
-            Error,
-            "upstream timed out (110: Connection timed out) {doing}"
-        );
-        Failed {
-            cause: Causes::TIMEOUT,
-            doing,
-        }
-    }
-}
-
 impl Reply {
     /// The status.
     pub fn status(&self) -> u16 {
@@ -284,6 +230,18 @@ impl Reply {
                     attempt.response_time = began.elapsed()
                 });
                 return Ok(None);
+            }
+            if matches!(self.remaining, Remaining::Stream) {
+                let part = whole::read_part(request, &mut self.peer, self.deadline).await;
+                match part {
+                    Ok(None) => self.remaining = Remaining::Nothing,
+                    Ok(part) => return Ok(part),
+                    Err(NotRead { timed_out: true }) => {
+                        return Err(Failed::timed_out(request, READING_BODY).doing);
+                    }
+                    Err(_) => return Err(READING_BODY),
+                }
+                continue;
             }
             if self.received.is_empty() {
                 match self.peer.stream().recv(Some(self.deadline)).await {
@@ -324,7 +282,7 @@ impl Reply {
     /// What of the received bytes comes next, empty where they hold only framing; `None` where that is wrong.
     fn take(&mut self) -> Option<Bytes> {
         let (part, consumed) = match &mut self.remaining {
-            Remaining::Nothing => return Some(Bytes::new()),
+            Remaining::Nothing | Remaining::Stream => return Some(Bytes::new()),
             Remaining::UntilClose => (0..self.received.len(), self.received.len()),
             Remaining::Length(left) => {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX);
@@ -357,6 +315,9 @@ impl Reply {
             if dropped > DROPPED_MAX {
                 return None;
             }
+        }
+        if self.peer.shared().is_some() {
+            return None; // the thread keeps it
         }
         let is_whole = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
         let goes_on = self.peer.asked && self.peer.early.is_none() && self.answer.keeps_alive();

@@ -9,7 +9,7 @@
 //!
 //! A `link` is one connection; its task alone touches the transport. Each request has a `stream` of it, whose [`Flow`](flow::Flow) is
 //! what it shares with that task. `links` are those of a thread. `conversation` is what `proxy_pass` and `grpc_pass` have in common;
-//! `head` is a request's, `upload` its body on the way, `body` that of the answer, `faults` has nginx's words for what peers do wrong. The
+//! `head` is a request's, `upload` its body on the way, `body` that of the answer, `whole` an answer that is read at once, `faults` has nginx's words for what peers do wrong. The
 //! protocol itself is `proto::h2::client`.
 
 mod body;
@@ -19,5 +19,6 @@ mod flow;
 pub(crate) mod head;
 mod link;
 pub(super) mod links;
-pub(super) mod stream;
+pub(crate) mod stream;
 mod upload;
+pub(crate) mod whole;

@@ -11,6 +11,7 @@ use engine::{Buffer, Sleep};
 use proto::h2::client::Opening;
 use transport::Transport;
 
+use super::body::StreamBody;
 use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::link::Link;
@@ -109,6 +110,16 @@ impl StreamHandle {
     /// The answer has not come in time.
     pub(super) fn doubt(&self) {
         self.sender.link.doubt();
+    }
+
+    /// The connection ends as soon as nothing is under way on it.
+    pub(crate) fn end_connection(&self) {
+        self.sender.link.end_soon();
+    }
+
+    /// What tells where the answer's body ends.
+    pub(super) fn body(&self) -> StreamBody {
+        StreamBody(Rc::clone(&self.sender.flow))
     }
 }
 

@@ -1,0 +1,237 @@
+//! Whether a server of gRPC is well, asked by the protocol that gRPC has for it.
+//!
+//! <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>: `grpc.health.v1.Health/Check`, whose answer says SERVING. A server without
+//! that service answers with UNIMPLEMENTED (12), which a check may be content with.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::net::Address;
+use http::log;
+use http::request::Request;
+
+use super::call::{self, STATUS};
+use super::settings::GrpcPass;
+use crate::passing::READING_BODY;
+use crate::passing::fields;
+use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
+use crate::passing::http2::head::RequestHead;
+use crate::passing::http2::whole::{self, NotRead};
+use crate::passing::probe::{self, Doing, Failed, ProbedPeer, Unanswered};
+use crate::passing::response::{self, READING};
+use crate::passing::tries::Reach;
+use crate::upstream::Group;
+
+const PATH: &[u8] = b"/grpc.health.v1.Health/Check";
+
+/// The most bytes of an answer that are looked at; a message that says how a service is has two.
+const ANSWER_MAX: usize = 4096;
+
+/// SERVING, of `HealthCheckResponse.ServingStatus`.
+const SERVING: u64 = 1;
+
+/// What is asked, and whom.
+pub struct HealthProbe<'a> {
+    /// The settings.
+    pub pass: &'a GrpcPass,
+    /// The group that the peer is of.
+    pub group: &'a Arc<Group>,
+    /// Where it is asked.
+    pub address: Address,
+    /// The peer as `$upstream_addr` shows it.
+    pub name: Bytes,
+    /// The service that is asked about; empty for the server as a whole.
+    pub service: &'a [u8],
+    /// The status of the call that is expected.
+    pub status: u16,
+    /// The connection is to serve further probes.
+    pub keeps: bool,
+}
+
+impl HealthProbe<'_> {
+    /// Asks. What was looked at last where the peer is well, or what it has failed at; what is wrong has been logged.
+    pub async fn ask(&self, request: &mut Request) -> Result<Result<Doing, Doing>, Unanswered> {
+        let settings = &self.pass.settings;
+        let found = self.pass.destination.find(request, log::Level::Error);
+        let found = found.map_err(|_| Unanswered::NotAsked)?;
+        probe::begin(request, &self.name);
+        let secured = match &self.pass.tls {
+            Some(tls) if found.scheme.is_secure => {
+                let secured = tls.prepare(request, &found.address).await;
+                Some(secured.map_err(|_| Unanswered::NotAsked)?)
+            }
+            _ => None,
+        };
+        let reach = Reach {
+            scheme: found.scheme.text.as_bytes(),
+            uri: Bytes::new(),
+            socket: settings.passing.socket.of_request(request),
+            secured,
+            introduction: Bytes::new(),
+            is_shared: true,
+            terms: probe::terms(self.keeps),
+        };
+        let mut head = RequestHead::new();
+        head.put(b":method", b"POST");
+        let scheme: &[u8] = if found.scheme.is_secure { b"https" } else { b"http" };
+        head.put(b":scheme", scheme);
+        head.put(b":path", PATH);
+        match fields::host(request, &settings.set) {
+            Some(host) => head.put(b":authority", &host),
+            None => head.put(b":authority", &found.address),
+        }
+        head.put_set(request, &settings.set);
+        head.put(b"content-type", b"application/grpc");
+        head.put(b"te", b"trailers");
+        let body = RequestBody::Text(message(self.service));
+        let conversation = Http2Conversation::new(&settings.passing, &head, false, &body);
+        let asking = ProbedPeer {
+            group: self.group,
+            address: &self.address,
+            passing: &settings.passing,
+        };
+        let mut peer = asking.connect(request, &reach).await?;
+        probe::keep(&mut peer, self.keeps);
+        let talked = asking.talk(request, peer, &conversation).await;
+        let (mut peer, answer, deadline) = talked?;
+        response::remember(request, &answer.read.head);
+        let mut answered = Vec::new();
+        let read = loop {
+            match whole::read_part(request, &mut peer, deadline).await {
+                Ok(Some(part)) if answered.len() + part.len() <= ANSWER_MAX => {
+                    answered.extend_from_slice(&part);
+                }
+                Ok(Some(_)) => {
+                    log::error!(request, Error, "upstream sent too long message {READING_BODY}");
+                    break Err(READING_BODY);
+                }
+                Ok(None) => break Ok(()),
+                Err(NotRead { timed_out }) => {
+                    if timed_out {
+                        Failed::timed_out(request, READING_BODY);
+                    }
+                    break Err(READING_BODY);
+                }
+            }
+        };
+        let trailers = whole::trailers(&mut peer);
+        if let Err(doing) = read {
+            return Ok(Err(doing));
+        }
+        let in_head = answer.read.head.pairs();
+        let in_trailers = trailers.iter().map(|field| (&*field.name, &*field.value));
+        let mut fields = in_head.chain(in_trailers);
+        let status = fields.find(|(name, _)| name.eq_ignore_ascii_case(STATUS));
+        let status = status.and_then(|(_, value)| call::number(value));
+        if status != Some(self.status) {
+            let shown = status.map_or("none".to_owned(), |status| status.to_string());
+            log::error!(
+                request,
+                Error,
+                "unexpected grpc-status: {shown}, {} was expected {READING}",
+                self.status
+            );
+            return Ok(Err(READING));
+        }
+        // A call that is refused as it should be says nothing more.
+        if self.status == 0 && serving_status(&answered) != Some(SERVING) {
+            log::error!(request, Error, "upstream says that it is not serving {READING_BODY}");
+            return Ok(Err(READING_BODY));
+        }
+        Ok(Ok(READING_BODY))
+    }
+}
+
+/// `HealthCheckRequest` as a message of gRPC.
+fn message(service: &[u8]) -> Bytes {
+    let mut request = Vec::new();
+    if !service.is_empty() {
+        request.push(1 << 3 | 2); // field 1, a string
+        put_varint(service.len() as u64, &mut request);
+        request.extend_from_slice(service);
+    }
+    let mut message = vec![0];
+    message.extend_from_slice(&(request.len() as u32).to_be_bytes());
+    message.extend_from_slice(&request);
+    message.into()
+}
+
+fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// The number that `HealthCheckResponse` has in its field 1; 0 where that is left out.
+fn serving_status(message: &[u8]) -> Option<u64> {
+    let (prefix, rest) = message.split_first_chunk::<5>()?;
+    let [flags, length @ ..] = *prefix;
+    let response = rest.get(..u32::from_be_bytes(length) as usize)?;
+    if flags != 0 {
+        return None; // compressed, which was not offered
+    }
+    let (mut rest, mut status) = (response, 0);
+    while !rest.is_empty() {
+        let key = varint(&mut rest)?;
+        match (key >> 3, key & 7) {
+            (1, 0) => status = varint(&mut rest)?,
+            (_, 0) => drop(varint(&mut rest)?),
+            (_, 1) => rest = rest.get(8..)?,
+            (_, 2) => {
+                let length = usize::try_from(varint(&mut rest)?).ok()?;
+                rest = rest.get(length..)?;
+            }
+            (_, 5) => rest = rest.get(4..)?,
+            _ => return None,
+        }
+    }
+    Some(status)
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_messages() {
+        assert_eq!(&*message(b""), &[0, 0, 0, 0, 0]);
+        assert_eq!(&*message(b"ab"), &[0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
+        let long = [b'x'; 200];
+        assert_eq!(message(&long)[..8], [0, 0, 0, 0, 203, 0x0a, 0xc8, 1]);
+    }
+
+    #[test]
+    fn answers_say_how_a_service_is() {
+        for (answer, status) in [
+            (&[0, 0, 0, 0, 2, 8, 1][..], Some(1)),
+            (&[0, 0, 0, 0, 2, 8, 2], Some(2)),
+            (&[0, 0, 0, 0, 0], Some(0)),
+            // Fields that are not known are passed over.
+            (&[0, 0, 0, 0, 7, 0x12, 1, b'x', 0x18, 5, 8, 1], Some(1)),
+            (&[0, 0, 0, 0, 3, 8, 0x81, 0], Some(1)),
+            (&[1, 0, 0, 0, 2, 8, 1], None),
+            (&[0, 0, 0, 0, 3, 8, 1], None),
+            (&[0, 0, 0, 0, 1, 8], None),
+            (&[0, 0, 0, 0, 2, 0x12, 9], None),
+            (&[0, 0], None),
+            (&[], None),
+        ] {
+            assert_eq!(serving_status(answer), status, "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One request of our own to one peer, by the settings of a location: what health checks ask. What is asked is the business of
+//! the module that the location passes requests on by.
+//!
+//! There is no client, and no other peer is tried. The answer must have come, as far as it is wanted, within `*_read_timeout` of the
+//! request, however it is dribbled out.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::net::Address;
+use engine::select::{Either, either};
+use http::exchange::Exchange;
+use http::log;
+use http::request::Request;
+
+use super::attempts::{Attempt, Attempts, Began};
+use super::connection::{Home, UpstreamConnection};
+use super::family::Causes;
+use super::response;
+use super::sending::SENDING;
+use super::settings::Passing;
+use super::tries::{self, Asking, AttemptError, Conversation, Reach};
+use crate::upstream::Group;
+
+/// What was being done when a probe came to nothing, as log lines say it.
+pub type Doing = &'static str;
+
+/// Why there is no answer; it has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The peer has given none.
+    ByPeer(Doing),
+    /// There was nothing to ask with, such as a socket: that says nothing of the peer.
+    NotAsked,
+}
+
+/// The peer that is asked.
+pub(crate) struct ProbedPeer<'a> {
+    /// The group that it is of.
+    pub(crate) group: &'a Arc<Group>,
+    /// Where it is asked.
+    pub(crate) address: &'a Address,
+    /// The location's settings.
+    pub(crate) passing: &'a Passing,
+}
+
+/// How a probe has failed.
+pub(crate) struct Failed {
+    pub(crate) cause: Causes,
+    pub(crate) doing: Doing,
+}
+
+/// What is said of connections that serve probes alone and are shared by several.
+const KEPT: &str = "health checks";
+
+thread_local! {
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What probes must agree on to share a connection (HTTP/2): those of a check that keeps it do, others have one each.
+pub(crate) fn terms(keeps: bool) -> Bytes {
+    if keeps {
+        return Bytes::from_static(KEPT.as_bytes());
+    }
+    let number = NUMBER.get() + 1;
+    NUMBER.set(number);
+    format!("{KEPT} {number}").into()
+}
+
+/// Has a connection that is shared end with this probe, unless it is to serve further ones.
+pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: bool) {
+    if let Some(stream) = peer.shared()
+        && !keeps
+    {
+        stream.end_connection();
+    }
+}
+
+/// The tries of a request begin anew, with this peer.
+pub(crate) fn begin(request: &mut Request, name: &Bytes) {
+    let attempt = Attempt {
+        peer: name.clone(),
+        ..Attempt::default()
+    };
+    let attempts = Attempts::begin(request, vec![attempt]);
+    attempts.borrow_mut().began = Began::now();
+}
+
+impl ProbedPeer<'_> {
+    /// Connects to it.
+    pub(crate) async fn connect(
+        &self,
+        request: &mut Request,
+        reach: &Reach,
+    ) -> Result<UpstreamConnection, Unanswered> {
+        let home = Home {
+            local: Rc::clone(&request.local),
+            group: Arc::clone(self.group),
+        };
+        let asking = Asking {
+            tries: self.passing.tries,
+            reach,
+            conversation: (),
+            home: &home,
+        };
+        let mut sink = Exchange::sink();
+        let connected = tries::connect(request, &mut sink, self.address, &asking, 0, false).await;
+        let connected = connected.map(|(peer, _)| peer);
+        connected.map_err(|error| match error {
+            // Too many requests say nothing of how it does.
+            AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,
+            AttemptError::Failed(_) => Failed::of(request, error).into(),
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => Unanswered::NotAsked,
+        })
+    }
+
+    /// Has a conversation with it. Beside the answer comes when the rest of it must have come.
+    pub(crate) async fn talk<C: Conversation>(
+        &self,
+        request: &mut Request,
+        mut peer: UpstreamConnection,
+        conversation: &C,
+    ) -> Result<(UpstreamConnection, C::Answer, Instant), Failed> {
+        let timeout = self.passing.read_timeout;
+        let deadline = engine::now() + timeout;
+        let mut sink = Exchange::sink();
+        let talking = conversation.talk(request, &mut sink, &mut peer);
+        match either(talking, engine::sleep(timeout)).await {
+            Either::First(Ok(answer)) => Ok((peer, answer, deadline)),
+            Either::First(Err(error)) => Err(Failed::of(request, error)),
+            Either::Second(()) => Err(Failed::timed_out(request, response::READING)),
+        }
+    }
+}
+
+impl From<Failed> for Unanswered {
+    fn from(failed: Failed) -> Unanswered {
+        Unanswered::ByPeer(failed.doing)
+    }
+}
+
+impl Failed {
+    /// By this error.
+    pub(crate) fn of(request: &Request, error: AttemptError) -> Failed {
+        match error {
+            AttemptError::Failed(failure) if failure.cause == Causes::TIMEOUT => {
+                Failed::timed_out(request, failure.doing)
+            }
+            AttemptError::Failed(failure) => Failed {
+                cause: failure.cause,
+                doing: failure.doing,
+            },
+            // There is no client who could leave, and no body that could be refused.
+            AttemptError::Refused(_) | AttemptError::Aborted(_) => Failed {
+                cause: Causes::ERROR,
+                doing: SENDING,
+            },
+        }
+    }
+
+    /// By its deadline.
+    pub(crate) fn timed_out(request: &Request, doing: Doing) -> Failed {
+        log::error!(
+            request,
+            Error,
+            "upstream timed out (110: Connection timed out) {doing}"
+        );
+        Failed {
+            cause: Causes::TIMEOUT,
+            doing,
+        }
+    }
+}
