@@ -68,6 +68,10 @@ fn options_are_set_before_connecting() {
         let lines = lines.replace("proxy_", prefix);
         options_are_set(&lines.replace("http://", ""), answer);
     }
+    // SETTINGS, a head that says 200 and a length of 2, and two bytes that end the stream.
+    let by_http2 = b"\0\0\0\x04\0\0\0\0\0\0\0\x05\x01\x04\0\0\0\x01\x88\x0f\x0d\x012\0\0\x02\0\x01\0\0\0\x01ok";
+    let lines = lines.replace("proxy_", "grpc_");
+    options_are_set(&lines.replace("http://", ""), by_http2);
 }
 
 #[test]

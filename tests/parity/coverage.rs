@@ -134,7 +134,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/upstream_sockets.rs",
         "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf memcached_socket_keepalive proxy_socket_keepalive
-         proxy_socket_rcvbuf proxy_socket_sndbuf scgi_socket_keepalive scgi_socket_rcvbuf scgi_socket_sndbuf tunnel_socket_keepalive
+         proxy_socket_rcvbuf proxy_socket_sndbuf scgi_socket_keepalive scgi_socket_rcvbuf scgi_socket_sndbuf grpc_socket_keepalive
+         grpc_socket_rcvbuf grpc_socket_sndbuf tunnel_socket_keepalive
          tunnel_socket_rcvbuf tunnel_socket_sndbuf uwsgi_socket_keepalive uwsgi_socket_rcvbuf uwsgi_socket_sndbuf",
     ),
     ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),

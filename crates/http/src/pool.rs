@@ -180,6 +180,7 @@ mod tests {
             single_range: true,
             fields: vec![field()],
             expect_trailers: true,
+            may_have_trailers: true,
             trailers: vec![field()],
             header_only: true,
             conditions_judged: true,

@@ -52,6 +52,8 @@ pub struct Response {
     pub fields: Vec<Field>,
     /// Whether trailers will follow: HTTP/1.1 sends chunks even where the length is known.
     pub expect_trailers: bool,
+    /// Whether trailers may come behind a body of known length, where the protocol has room for them (HTTP/2).
+    pub may_have_trailers: bool,
     /// Trailer fields, sent after a chunked body.
     pub trailers: Vec<Field>,
     /// The response has no body whatever its head says (HEAD, 204, 304).
@@ -275,6 +277,7 @@ impl Response {
             single_range,
             fields,
             expect_trailers,
+            may_have_trailers,
             trailers,
             header_only,
             conditions_judged,
@@ -305,6 +308,7 @@ impl Response {
             && !allow_ranges
             && !single_range
             && !expect_trailers
+            && !may_have_trailers
             && !vary_accept_encoding
     }
 }
@@ -346,6 +350,7 @@ mod tests {
             |response| response.single_range = true,
             |response| response.add("X-A", "b"),
             |response| response.expect_trailers = true,
+            |response| response.may_have_trailers = true,
             |response| {
                 response.add("X-A", "b");
                 std::mem::swap(&mut response.fields, &mut response.trailers);

@@ -133,7 +133,7 @@ impl H2 {
             || matches!(response.status, 204 | 304 | 100..=199);
         let is_empty = response.content_length == Some(0) && !response.expect_trailers;
         self.announced = response.content_length;
-        self.expects_trailers = response.expect_trailers;
+        self.expects_trailers = response.expect_trailers || response.may_have_trailers;
         self.head_sent = true;
         let mut block = Vec::with_capacity(256);
         head::write(request, &mut block);

@@ -126,9 +126,11 @@ impl Delivery<'_> {
                 seen.borrow_mut().trailers = framing.trailers();
             }
             let trailers = passing.passed_trailers(&seen);
+            request.response.may_have_trailers = !trailers.is_empty();
             let body = WholeBody::new(peer, seen, arrived, length, holds, trailers);
             return Step::Respond(Body::Source(Box::new(body)));
         }
+        request.response.may_have_trailers = passing.pass_trailers;
         let body = UpstreamBody::new(peer, seen, passing, delimited, arrived, holds, rate);
         Step::Respond(Body::Source(match &passing.store {
             Some(store) if holds && !self.is_head && head.status() == 200 => {

@@ -186,13 +186,13 @@ fn append_line(uri: &[u8], head: &mut Vec<u8>) {
     }
 }
 
-/// Writes what a stream of HTTP/2 begins with; beside it the URI, for log lines. `length` is that of the body, where it is known.
+/// Writes what a stream of HTTP/2 begins with. `length` is that of the body, where it is known.
 pub(super) fn write_http2(
     request: &mut Request,
     proxy: &Proxy,
     target: &Target,
     length: Option<u64>,
-) -> Result<(RequestHead, Bytes), u16> {
+) -> Result<RequestHead, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = RequestHead::new();
     let mut uri = Vec::new();
@@ -219,7 +219,7 @@ pub(super) fn write_http2(
     if settings.passing.pass_request_headers {
         head.put_client(request, &settings.replaced);
     }
-    Ok((head, uri.into()))
+    Ok(head)
 }
 
 fn write_method(request: &mut Request, settings: &Settings, out: &mut Vec<u8>) {

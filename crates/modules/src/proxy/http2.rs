@@ -17,7 +17,7 @@ pub(super) async fn pass_on(
     proxy: &Proxy,
     target: &target::Target,
     begun: Option<Pieces>,
-    mut reach: Reach,
+    reach: Reach,
 ) -> Result<Step, Abort> {
     let settings = &proxy.settings;
     let text = settings.body.as_ref().map(|body| body.evaluate(request));
@@ -35,11 +35,10 @@ pub(super) async fn pass_on(
             (length, body)
         }
     };
-    let (head, uri) = match head::write_http2(request, proxy, target, length) {
-        Ok(written) => written,
+    let head = match head::write_http2(request, proxy, target, length) {
+        Ok(head) => head,
         Err(status) => return Ok(Step::Finish(status)),
     };
-    reach.uri = uri;
     let is_head = head::is_head(request, settings);
     let conversation = Http2Conversation::new(&settings.passing, &head, is_head, &body);
     let asked = ask_peers(request, exchange, proxy, target, reach, conversation).await?;

@@ -618,10 +618,13 @@ impl<S> Client<S> {
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         let was_open = self.close(head.stream);
-        // One behind the end of both halves is told as well, unless it says that nothing more of the request was needed.
+        // One behind the end of both halves is told as well, unless it is about the request: nothing more of that was needed, or it was
+        // malformed and has been answered (section 8.1.1).
         let known = self.streams.get_mut(&head.stream);
         let was_reset = known.map(|known| std::mem::replace(&mut known.is_reset, true));
-        let is_odd = was_reset.is_some_and(|before| before || code != ErrorCode::NoError);
+        let is_odd = was_reset.is_some_and(|before| {
+            before || !matches!(code, ErrorCode::NoError | ErrorCode::ProtocolError)
+        });
         Ok((was_open || is_odd).then_some(Event::Reset {
             stream: head.stream,
             code,
