@@ -129,7 +129,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "proxy_ssl_certificate proxy_ssl_certificate_cache proxy_ssl_certificate_key proxy_ssl_ciphers
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
          uwsgi_ssl_certificate uwsgi_ssl_certificate_cache uwsgi_ssl_certificate_key uwsgi_ssl_ciphers
-         uwsgi_ssl_key_log uwsgi_ssl_password_file uwsgi_ssl_protocols uwsgi_ssl_session_reuse",
+         uwsgi_ssl_key_log uwsgi_ssl_password_file uwsgi_ssl_protocols uwsgi_ssl_session_reuse
+         grpc_ssl_certificate_cache grpc_ssl_key_log grpc_ssl_session_reuse",
     ),
     (
         "tests/upstream_sockets.rs",
