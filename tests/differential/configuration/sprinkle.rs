@@ -60,6 +60,9 @@ pub(super) const SEVERAL: &[&str] = &[
     "scgi_param",
     "scgi_hide_header",
     "scgi_pass_header",
+    "grpc_set_header",
+    "grpc_hide_header",
+    "grpc_pass_header",
     "modern_browser",
     "ancient_browser",
     "error_log",
@@ -67,6 +70,16 @@ pub(super) const SEVERAL: &[&str] = &[
 
 /// What has to be written along.
 const COMPANIONS: &[(&str, &str)] = &[
+    ("grpc_ssl_crl", "grpc_ssl_trusted_certificate tls/ca.crt"),
+    ("grpc_ssl_verify", "grpc_ssl_trusted_certificate tls/ca.crt"),
+    (
+        "grpc_ssl_certificate_key",
+        "grpc_ssl_certificate tls/client.crt",
+    ),
+    (
+        "grpc_ssl_certificate",
+        "grpc_ssl_certificate_key tls/client.key",
+    ),
     ("uwsgi_ssl_crl", "uwsgi_ssl_trusted_certificate tls/ca.crt"),
     (
         "uwsgi_ssl_verify",

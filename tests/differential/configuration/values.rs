@@ -56,6 +56,7 @@ const FRAME: &[&str] = &[
     "uwsgi_pass",
     "scgi_pass",
     "memcached_pass",
+    "grpc_pass",
     "return",
     "rewrite",
     "set",
@@ -566,7 +567,7 @@ impl Own<'_> {
         }
     }
 
-    /// What is the own of FastCGI, uwsgi, SCGI and memcached; what they share is as with a proxy.
+    /// What is the own of FastCGI, uwsgi, SCGI, memcached and gRPC; what they share is as with a proxy.
     fn of_applications(&mut self, name: &str) -> Option<String> {
         match name {
             "fastcgi_param" | "uwsgi_param" | "scgi_param" => {
@@ -593,7 +594,7 @@ impl Own<'_> {
                 "invalid_header http_403 http_429 non_idempotent",
             ]),
             _ => {
-                let prefixes = ["fastcgi_", "uwsgi_", "scgi_", "memcached_"];
+                let prefixes = ["fastcgi_", "uwsgi_", "scgi_", "memcached_", "grpc_"];
                 let stem = prefixes
                     .iter()
                     .find_map(|prefix| name.strip_prefix(prefix))?;
@@ -683,6 +684,7 @@ impl Own<'_> {
         let name = name
             .strip_prefix("proxy_")
             .or_else(|| name.strip_prefix("uwsgi_"))
+            .or_else(|| name.strip_prefix("grpc_"))
             .filter(|name| name.starts_with("ssl_"))
             .unwrap_or(name);
         match name {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::net::{Listener, Stream};
 use engine::sim;
+use proto::h2::frame::PREFACE;
 
-use super::{Storm, settings};
+use super::{Storm, behind_http2, settings};
 use crate::random::Random;
 
 /// How long one that says nothing keeps silent.
-const STALL: Duration = Duration::from_secs(100);
+pub(super) const STALL: Duration = Duration::from_secs(100);
 
 /// Starts all of them.
 pub(super) fn start(storm: &Rc<Storm>, random: &mut Random) {
@@ -59,6 +60,21 @@ struct Ended;
 
 impl Connection {
     async fn serve(mut self) {
+        while self.unread.len() < PREFACE.len() && PREFACE.starts_with(&self.unread) {
+            if self.more().await.is_err() {
+                return;
+            }
+        }
+        if self.unread.starts_with(PREFACE) {
+            let Connection {
+                stream,
+                unread,
+                storm,
+                random,
+                ..
+            } = self;
+            return behind_http2::serve(stream, unread, storm, random).await;
+        }
         while let Ok(asked) = self.read_head().await {
             if self.has_said_too_much {
                 let what = "a connection is used again on which too much was said";

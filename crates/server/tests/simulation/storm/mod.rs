@@ -6,6 +6,7 @@
 //! What a seed does not decide: the draws of `random` and `p2c`, and the names that `sticky cookie` gives.
 
 mod behind;
+mod behind_http2;
 mod client;
 mod settings;
 
@@ -46,6 +47,8 @@ struct Storm {
     away: [Cell<bool>; settings::BEHIND],
     /// Answers that clients got whole.
     answered: Cell<usize>,
+    /// Answers by HTTP/2 that servers behind gave whole.
+    behind_answered: Cell<usize>,
 }
 
 impl Storm {
@@ -115,7 +118,7 @@ fn resolve(roster: &Roster, random: &mut Random) {
 }
 
 /// One storm; whether all was as it must be.
-fn run(site: &Site, seed: u64) -> Result<usize, String> {
+fn run(site: &Site, seed: u64) -> Result<(usize, usize), String> {
     let mut random = Random(seed);
     let fragile = random.chance(300);
     let faults: Faults = faults(&mut random, fragile);
@@ -175,7 +178,7 @@ fn run(site: &Site, seed: u64) -> Result<usize, String> {
                 site.last_errors()
             ));
         }
-        let answered = storm.answered.get();
+        let answered = (storm.answered.get(), storm.behind_answered.get());
         server.finish().await.map(|_| answered)
     })
 }
@@ -183,14 +186,20 @@ fn run(site: &Site, seed: u64) -> Result<usize, String> {
 #[test]
 fn nothing_is_left_of_a_storm() {
     let site = Site::new();
-    let mut answered = 0;
+    let (mut answered, mut by_http2) = (0, 0);
     let seeds = seeds(SEEDS);
     for seed in &seeds {
         match run(&site, *seed) {
-            Ok(count) => answered += count,
+            Ok((of_clients, of_behind)) => {
+                answered += of_clients;
+                by_http2 += of_behind;
+            }
             Err(what) => panic!("SEED={seed}: {what}"),
         }
     }
     // Storms in which no one gets an answer would show nothing.
     assert!(answered > seeds.len() / 2, "{answered} answers");
+    if seeds.len() >= 50 {
+        assert!(by_http2 > seeds.len() / 5, "{by_http2} answers by HTTP/2");
+    }
 }

@@ -103,6 +103,37 @@ impl Settings {
             any(random, &["", "proxy_intercept_errors on;"]),
         ]
         .join(" ");
+        let location = match random.below(5) {
+            0 => {
+                let next = any(
+                    random,
+                    &[
+                        "",
+                        "grpc_next_upstream off;",
+                        "grpc_next_upstream error timeout invalid_header http_503 http_404 non_idempotent;",
+                    ],
+                );
+                format!(
+                    "grpc_pass u;
+                    grpc_connect_timeout 2s;
+                    grpc_read_timeout 3s;
+                    grpc_send_timeout 3s;
+                    {next}"
+                )
+            }
+            number => {
+                let version = if number < 3 { "proxy_http_version 2;" } else { "" };
+                format!(
+                    "proxy_pass http://u;
+                    proxy_set_header Upgrade $http_upgrade;
+                    proxy_set_header Connection $http_connection;
+                    proxy_connect_timeout 2s;
+                    proxy_read_timeout 3s;
+                    proxy_send_timeout 3s;
+                    {version} {location}"
+                )
+            }
+        };
         format!(
             "upstream u {{
                 zone u 64k; resolver 10.0.0.53;
@@ -118,12 +149,6 @@ impl Settings {
                 lingering_timeout 1s;
                 keepalive_timeout 10s;
                 location / {{
-                    proxy_pass http://u;
-                    proxy_set_header Upgrade $http_upgrade;
-                    proxy_set_header Connection $http_connection;
-                    proxy_connect_timeout 2s;
-                    proxy_read_timeout 3s;
-                    proxy_send_timeout 3s;
                     {location}
                 }}
             }}",
