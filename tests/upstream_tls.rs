@@ -119,7 +119,9 @@ fn answer_by_http2(
 ) -> std::io::Result<()> {
     const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
     // A window of 2^31 - 1 bytes for each stream, and as much for the connection.
-    stream.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0")?;
+    stream.write_all(
+        b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0",
+    )?;
     stream.flush()?;
     let (mut at, mut body, mut buffer) = (PREFACE, 0, [0; 4096]);
     loop {

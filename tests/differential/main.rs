@@ -48,8 +48,8 @@ use configuration::Density;
 /// The seeds that `make test` runs, beside nginx 1.31 as well as beside Debian's: about a minute on two cores. The others up to
 /// 35 show differences of Debian's version that no row of it knows.
 const FIXED_SEEDS: &[u64] = &[
-    1, 2, 4, 5, 6, 7, 9, 10, 11, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30,
-    31, 32, 33, 35,
+    1, 2, 4, 5, 6, 7, 9, 10, 11, 13, 14, 16, 17, 18, 20, 21, 22, 23, 24, 26, 27, 28, 29, 30, 31,
+    32, 33, 35,
 ];
 
 /// What the command line asks for.

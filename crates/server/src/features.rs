@@ -23,9 +23,9 @@ use modules::filters::{
 };
 use modules::{
     access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
-    flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics, mirror, mp4,
-    passing, post_action, precompressed, proxy, random_index, realip, referer, rewrite, scgi,
-    static_file, stub_status, try_files, tunnel, upstream, uwsgi,
+    flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics,
+    mirror, mp4, passing, post_action, precompressed, proxy, random_index, realip, referer,
+    rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;

@@ -13,8 +13,8 @@ use proto::base64;
 use proto::header::Known;
 
 use crate::exchange::duplex::Duplex;
-use crate::http2::upload::READING_WINDOW;
 use crate::http2::stream::{Flow, Shared};
+use crate::http2::upload::READING_WINDOW;
 use crate::request::Request;
 
 /// The client's end of a tunnel on one stream. The client's END_STREAM ends its own bytes alone; ours is sent when the exchange ends.

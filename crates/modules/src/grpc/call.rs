@@ -121,7 +121,10 @@ impl std::fmt::Debug for Deadline {
 
 impl Source for Deadline {
     fn next(&mut self) -> Given {
-        match (self.is_over, std::mem::replace(&mut self.is_told, self.is_over)) {
+        match (
+            self.is_over,
+            std::mem::replace(&mut self.is_told, self.is_over),
+        ) {
             (false, _) => self.source.next(),
             (true, false) => {
                 let text = format!("deadline of the client is over {READING_BODY}");

@@ -72,8 +72,12 @@ impl HeadFilter for Errors {
             name: Bytes::from_static(name),
             value,
         };
-        response.fields.push(field(STATUS, status.to_string().into()));
-        response.fields.push(field(b"grpc-message", Bytes::from_static(message)));
+        response
+            .fields
+            .push(field(STATUS, status.to_string().into()));
+        response
+            .fields
+            .push(field(b"grpc-message", Bytes::from_static(message)));
         if self.as_grpc {
             response.status = 200;
             response.status_text = None;
@@ -84,7 +88,10 @@ impl HeadFilter for Errors {
 
 /// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside that the causes that are known here.
 fn of_http(request: &mut Request, http: u16) -> (u16, &'static [u8]) {
-    let is_late = request.own.get(&OF_REQUEST).is_some_and(|known| known.is_late);
+    let is_late = request
+        .own
+        .get(&OF_REQUEST)
+        .is_some_and(|known| known.is_late);
     let was_passed_on = request.upstream.is_some();
     match http {
         504 if is_late => (status::DEADLINE_EXCEEDED, b"deadline exceeded"),

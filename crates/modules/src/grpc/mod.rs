@@ -198,7 +198,9 @@ fn write(
         None => head.put(b":authority", &found.address),
     }
     head.put_set(request, &settings.set);
-    let content_length = request.header(Known::ContentLength).map(Bytes::copy_from_slice);
+    let content_length = request
+        .header(Known::ContentLength)
+        .map(Bytes::copy_from_slice);
     if let Some(length) = content_length
         && !fields::sets(&settings.set, b"content-length")
         && !web.is_some_and(Web::is_text)

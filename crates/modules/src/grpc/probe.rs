@@ -73,7 +73,11 @@ impl HealthProbe<'_> {
         };
         let mut head = RequestHead::new();
         head.put(b":method", b"POST");
-        let scheme: &[u8] = if found.scheme.is_secure { b"https" } else { b"http" };
+        let scheme: &[u8] = if found.scheme.is_secure {
+            b"https"
+        } else {
+            b"http"
+        };
         head.put(b":scheme", scheme);
         head.put(b":path", PATH);
         match fields::host(request, &settings.set) {
@@ -102,7 +106,11 @@ impl HealthProbe<'_> {
                     answered.extend_from_slice(&part);
                 }
                 Ok(Some(_)) => {
-                    log::error!(request, Error, "upstream sent too long message {READING_BODY}");
+                    log::error!(
+                        request,
+                        Error,
+                        "upstream sent too long message {READING_BODY}"
+                    );
                     break Err(READING_BODY);
                 }
                 Ok(None) => break Ok(()),
@@ -135,7 +143,11 @@ impl HealthProbe<'_> {
         }
         // A call that is refused as it should be says nothing more.
         if self.status == 0 && serving_status(&answered) != Some(SERVING) {
-            log::error!(request, Error, "upstream says that it is not serving {READING_BODY}");
+            log::error!(
+                request,
+                Error,
+                "upstream says that it is not serving {READING_BODY}"
+            );
             return Ok(Err(READING_BODY));
         }
         Ok(Ok(READING_BODY))

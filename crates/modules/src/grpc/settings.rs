@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{
-    Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse,
-};
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of, joined, parse};
 use framework::compile::{Compiler, Feature};
 use http::module::{Content, Shortcut, Told};
 use http::plan_builder::PlanBuilder;

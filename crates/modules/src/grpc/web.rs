@@ -53,7 +53,12 @@ impl Web {
     }
 
     /// Appends the client's fields as a server of gRPC expects them.
-    pub(super) fn put_fields(&self, request: &Request, settings: &Settings, head: &mut RequestHead) {
+    pub(super) fn put_fields(
+        &self,
+        request: &Request,
+        settings: &Settings,
+        head: &mut RequestHead,
+    ) {
         let media_type = [b"application/grpc", &*self.format].concat();
         head.put(b"content-type", &media_type);
         for (known, name, value) in request.client.known_headers() {
@@ -105,7 +110,11 @@ pub(super) async fn decode_body(request: &mut Request) -> Result<Bytes, u16> {
         (None, None) => Vec::new(),
     };
     decode(&text).map(Bytes::from).ok_or_else(|| {
-        log::error!(request, Info, "client sent a call of gRPC-Web that is not base64");
+        log::error!(
+            request,
+            Info,
+            "client sent a call of gRPC-Web that is not base64"
+        );
         400
     })
 }
@@ -119,7 +128,9 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
         // A piece ends with the four characters that its padding stands in.
         let end = padding.next_multiple_of(4).min(rest.len());
         let (piece, behind) = rest.split_at_checked(end)?;
-        if !piece.len().is_multiple_of(4) || !base64::decode(piece, Alphabet::Standard, &mut decoded) {
+        if !piece.len().is_multiple_of(4)
+            || !base64::decode(piece, Alphabet::Standard, &mut decoded)
+        {
             return None;
         }
         rest = behind;

@@ -13,7 +13,9 @@ use std::time::Duration;
 use ::upstream::Check;
 use base::hash::Map;
 use bytes::Bytes;
-use conf::{Arity, Contexts, Declared, Fault, Line, ScopeId, ScopeRef, Setter, Setting, Word, parse};
+use conf::{
+    Arity, Contexts, Declared, Fault, Line, ScopeId, ScopeRef, Setter, Setting, Word, parse,
+};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;

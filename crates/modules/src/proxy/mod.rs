@@ -39,8 +39,8 @@ use crate::passing::response::{UpstreamResponse, refuse_upgrade};
 use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
 use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask, note};
 use crate::passing::tunnel;
-use rewriting::Rewriting;
 use crate::upstream::Selection;
+use rewriting::Rewriting;
 use settings::HttpVersion;
 use target::{Scheme, ShownTarget, TARGET};
 

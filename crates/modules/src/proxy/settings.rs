@@ -274,8 +274,7 @@ const OF_TLS: &[&[&dyn Declared]] = &[&TLS.all(), &[&HTTP_VERSION]];
 struct Tls(Arc<UpstreamTls>);
 
 impl Feature for Tls {
-    const DIRECTIVES: &'static [&'static dyn Declared] =
-        &joined::<{ count_of(OF_TLS) }>(OF_TLS);
+    const DIRECTIVES: &'static [&'static dyn Declared] = &joined::<{ count_of(OF_TLS) }>(OF_TLS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
         let protocol = match scope.get(&HTTP_VERSION)? {

@@ -145,7 +145,8 @@ impl Feature for Tls {
     const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
-        TLS.compile(compiler, scope, None).map(|tls| Tls(Arc::new(tls)))
+        TLS.compile(compiler, scope, None)
+            .map(|tls| Tls(Arc::new(tls)))
     }
 }
 

@@ -192,7 +192,9 @@ impl ResponseHead {
     /// A head that came by HTTP/2, whose fields are spans of that one's bytes. It has no status line, and its body ends by itself.
     pub fn from_http2(head: &crate::h2::response::ResponseHead) -> ResponseHead {
         let mut known = KnownSet::default();
-        head.fields().iter().for_each(|field| known.insert(field.known));
+        head.fields()
+            .iter()
+            .for_each(|field| known.insert(field.known));
         ResponseHead {
             phase: Phase::Done,
             line: StatusLine {

@@ -35,9 +35,7 @@ use crate::passing::response::{
 };
 use crate::passing::sending::{BACKLOG_MAX, SENDING, body_broken_off};
 use crate::passing::settings::Passing;
-use crate::passing::tries::{
-    AttemptError, Conversation, Failure, client_left, failed, note,
-};
+use crate::passing::tries::{AttemptError, Conversation, Failure, client_left, failed, note};
 
 /// How often a request that a peer has not looked at is sent again as if it had never been sent.
 const UNSERVED_MAX: u32 = 3;
@@ -201,7 +199,9 @@ impl Http2Conversation<'_> {
         loop {
             let head = self.wait(request, exchange, stream, upload).await?;
             let length = head.bytes.len();
-            note(request, |attempt, _| attempt.bytes_received += length as u64);
+            note(request, |attempt, _| {
+                attempt.bytes_received += length as u64
+            });
             *reading = Reading::of(head.head, head.bytes);
             if length > passing.buffer_size {
                 log::error!(request, Error, "{} {READING}", faults::TOO_LARGE);
@@ -368,7 +368,9 @@ impl Http2Answer {
         request: &mut Request,
         mut peer: UpstreamConnection,
     ) -> Step {
-        let rest = peer.shared().map_or(Buffer::empty(), |stream| stream.take_body());
+        let rest = peer
+            .shared()
+            .map_or(Buffer::empty(), |stream| stream.take_body());
         let arrived = Arrived {
             rest,
             beyond: 0,

@@ -56,12 +56,8 @@ fn of_connection(violation: Violation) -> String {
         Violation::PushPromise => "upstream sent unexpected push promise frame".to_owned(),
         Violation::ContinuationExpected
         | Violation::UnexpectedContinuation
-        | Violation::ContinuationIdentifier => {
-            "upstream sent unexpected http2 frame: 9".to_owned()
-        }
-        Violation::BlockTooLong | Violation::TooManyContinuations => {
-            TOO_LARGE.to_owned()
-        }
+        | Violation::ContinuationIdentifier => "upstream sent unexpected http2 frame: 9".to_owned(),
+        Violation::BlockTooLong | Violation::TooManyContinuations => TOO_LARGE.to_owned(),
         Violation::ConnectionFlow(length, window) => format!(
             "upstream violated connection flow control, received {length} data frame with window {window}"
         ),

@@ -7,9 +7,9 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use engine::Buffer;
+use proto::h1;
 use proto::h2::response::ResponseHead;
 use proto::h2::{ErrorCode, StreamFault, Violation};
-use proto::h1;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]

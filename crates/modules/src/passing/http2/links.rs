@@ -43,7 +43,10 @@ impl OfThread for Links {
 
     fn retire(&mut self) {
         self.ended = true;
-        self.by_group.values().flatten().for_each(|link| link.end_soon());
+        self.by_group
+            .values()
+            .flatten()
+            .for_each(|link| link.end_soon());
     }
 }
 
@@ -157,7 +160,9 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut known = self.links.borrow_mut();
-        known.connecting.retain(|other| !Rc::ptr_eq(other, &self.connecting));
+        known
+            .connecting
+            .retain(|other| !Rc::ptr_eq(other, &self.connecting));
         drop(known);
         self.connecting.is_over.set(true);
         let wakers = self.connecting.wakers.take();

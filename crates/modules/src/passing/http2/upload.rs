@@ -157,7 +157,8 @@ impl BesideUpload {
             ),
             Err(Stopped::Client(Abort::BodyTooLarge { received, chunk })) => {
                 let length = received + chunk;
-                let text = format!("client intended to send too large chunked body: {length} bytes");
+                let text =
+                    format!("client intended to send too large chunked body: {length} bytes");
                 Told::new(Level::Error, text)
             }
             Err(Stopped::Client(Abort::BadBody(text))) => Told::new(Level::Info, text),

@@ -181,7 +181,10 @@ fn a_frame_has_no_more_than_was_said() {
     let mut client = Client::usual();
     client.post(1);
     let longest = FRAME_SIZE_MAX as usize;
-    assert_eq!(client.feed(&frame(0xfa, 0, 1, &vec![0; longest])), Ok(vec![]));
+    assert_eq!(
+        client.feed(&frame(0xfa, 0, 1, &vec![0; longest])),
+        Ok(vec![])
+    );
     let seen = client.feed(&frame(DATA, 0, 1, &[0; 17_000])).unwrap();
     assert_eq!(seen, [Seen::Data(1, vec![0; 17_000], false)]);
     for kind in 0..=0x11 {

@@ -161,7 +161,11 @@ fn data(stream: u32, bytes: &[u8], ends: bool) -> Vec<u8> {
         let from = number * 16_384;
         (number, &bytes[from..bytes.len().min(from + 16_384)])
     }) {
-        let flag = if ends && number + 1 == parts { flags::END_STREAM } else { 0 };
+        let flag = if ends && number + 1 == parts {
+            flags::END_STREAM
+        } else {
+            0
+        };
         frame::put_head(&mut out, Kind::Data, flag, stream, part.len());
         out.extend_from_slice(part);
     }
@@ -229,7 +233,10 @@ async fn answer(shared: Rc<Shared>, stream: u32, asked: Rc<Asked>, mut random: R
     match random.below(22) {
         0..7 => {
             shared.say([ok, data(stream, &body, true)].concat());
-            shared.storm.behind_answered.set(shared.storm.behind_answered.get() + 1);
+            shared
+                .storm
+                .behind_answered
+                .set(shared.storm.behind_answered.get() + 1);
         }
         7 | 8 => {
             shared.say(ok);
@@ -241,7 +248,11 @@ async fn answer(shared: Rc<Shared>, stream: u32, asked: Rc<Asked>, mut random: R
             shared.say(trailers(stream));
         }
         9 => {
-            let codes = [ErrorCode::RefusedStream, ErrorCode::Cancel, ErrorCode::InternalError];
+            let codes = [
+                ErrorCode::RefusedStream,
+                ErrorCode::Cancel,
+                ErrorCode::InternalError,
+            ];
             let mut reset = Vec::new();
             frame::put_reset(&mut reset, stream, codes[random.below(3)]);
             shared.say(reset);

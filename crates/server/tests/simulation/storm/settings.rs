@@ -122,7 +122,11 @@ impl Settings {
                 )
             }
             number => {
-                let version = if number < 3 { "proxy_http_version 2;" } else { "" };
+                let version = if number < 3 {
+                    "proxy_http_version 2;"
+                } else {
+                    ""
+                };
                 format!(
                     "proxy_pass http://u;
                     proxy_set_header Upgrade $http_upgrade;
