@@ -189,7 +189,7 @@ fn a_frame_has_no_more_than_was_said() {
     assert_eq!(seen, [Seen::Data(1, vec![0; 17_000], false)]);
     for kind in 0..=0x11 {
         let longest = match kind {
-            DATA | HEADERS | CONTINUATION | 0xa..0x10 | 0x11 => longest,
+            DATA | HEADERS | CONTINUATION | 0xa..=0xf | 0x11 => longest,
             _ => 16_384,
         };
         let mut client = Client::usual();
