@@ -332,7 +332,7 @@ mod tests {
         fn text() -> Option<Bytes> {
             Some(Bytes::from_static(b"x"))
         }
-        let fills: [fn(&mut Response); 24] = [
+        let fills: [fn(&mut Response); 25] = [
             |response| response.status = 204,
             |response| response.status_text = text(),
             |response| response.server = text(),
