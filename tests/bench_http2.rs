@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use proto::h2::ErrorCode;
-use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
+use proto::h2::frame::{self, Kind, flags};
 use proto::h2::hpack::literal::{self, FieldName};
 use support::load::{GOOD, answering, bench, number, report, server};
 use support::port::free_port;
@@ -345,40 +345,12 @@ fn figures_agree_with_those_of_h2load() {
 }
 
 /// A server of HTTP/2 in the clear: `answer` is told of each request's stream, adds to what is sent, and says whether it goes
-/// on. Behind its last answer it waits for the client to close.
+/// on.
 fn http2_server(answer: impl Fn(u32, &mut Vec<u8>) -> bool + Clone + Send + 'static) -> String {
-    server(move |mut stream| {
-        let mut out = Vec::new();
-        frame::put_settings(&mut out, &[]);
-        if stream.write_all(&out).is_err() {
-            return;
-        }
-        let mut preface = [0; PREFACE.len()];
-        if stream.read_exact(&mut preface).is_err() || preface != *PREFACE {
-            return;
-        }
-        while let Some(head) = next_frame(&mut stream) {
-            out.clear();
-            let goes_on = head.kind != Kind::Headers || answer(head.stream, &mut out);
-            if stream.write_all(&out).is_err() {
-                return;
-            }
-            if !goes_on {
-                let _ = stream.shutdown(Shutdown::Write);
-                while let Ok(1..) = stream.read(&mut [0; 4096]) {}
-                return;
-            }
-        }
+    support::load::http2_server(move || {
+        let answer = answer.clone();
+        move |head, _, out: &mut Vec<u8>| head.kind != Kind::Headers || answer(head.stream, out)
     })
-}
-
-fn next_frame(stream: &mut TcpStream) -> Option<FrameHead> {
-    let mut head = [0; HEAD_LENGTH];
-    stream.read_exact(&mut head).ok()?;
-    let head = FrameHead::read(&head);
-    let mut payload = vec![0; head.length as usize];
-    stream.read_exact(&mut payload).ok()?;
-    Some(head)
 }
 
 fn put_response(out: &mut Vec<u8>, stream: u32, length: &str, ends: bool) {

@@ -96,6 +96,7 @@ fn plan(called: &Called) -> Result<Plan, String> {
     Ok(Plan {
         servers,
         protocol: Protocol::Http1,
+        bodies: Vec::new(),
         order: Order::Random,
         connections: parallel.map_or(PARALLEL_BY_RATE, |parallel| parallel as usize),
         threads: 1,

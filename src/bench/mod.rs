@@ -71,10 +71,11 @@ pub(crate) fn as_another_tool(program: &OsStr, arguments: &[OsString]) -> Option
         _ => (name, arguments),
     };
     let run = tool(name)?;
-    if arguments.iter().any(|argument| argument == "--http2") {
-        let name = name.to_string_lossy();
+    let is_ours = |argument: &&OsString| *argument == "--http2" || *argument == "--grpc";
+    if let Some(option) = arguments.iter().find(is_ours) {
+        let (name, option) = (name.to_string_lossy(), option.to_string_lossy());
         return Some(crate::failure::fail(&format!(
-            "bench {name} asks by HTTP/1, as {name} does: --http2 is for `tidegate bench`, `bench compare` and `bench sweep`"
+            "bench {name} asks by HTTP/1, as {name} does: {option} is for `tidegate bench`, `bench compare` and `bench sweep`"
         )));
     }
     Some(match called(arguments) {

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use engine::EngineKind;
+use load::grpc;
 use load::plan::{
     Arrivals, Expect, Form, Length, Order, PIPELINE_MAX, Protocol, STREAMS_MAX, Spacing, servers,
 };
@@ -27,6 +28,7 @@ pub(super) struct Urls {
 
 /// Everything else that the modes have in common.
 #[derive(Args)]
+#[command(group(ArgGroup::new("over_http2").args(["http2", "grpc"]).multiple(true)))]
 pub(super) struct Common {
     /// Threads that drive the connections
     #[arg(short = 't', long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -40,8 +42,14 @@ pub(super) struct Common {
     /// Speak HTTP/2: over TLS as ALPN agrees, in the clear without asking
     #[arg(long, conflicts_with = "pipeline")]
     http2: bool,
+    /// Send unary calls of gRPC, by HTTP/2: the URL's path is /PACKAGE.SERVICE/METHOD, the body one message
+    #[arg(long, conflicts_with_all = ["pipeline", "method"])]
+    grpc: bool,
+    /// A file of messages for --grpc, one a line in Base64; each call has one, drawn at random
+    #[arg(long, value_name = "FILE", requires = "grpc", conflicts_with = "body")]
+    message_file: Option<PathBuf>,
     /// Requests of HTTP/2 that a connection has under way at most
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "http2", conflicts_with = "new_connections", value_parser = clap::value_parser!(u32).range(1..=STREAMS_MAX as i64))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "over_http2", conflicts_with = "new_connections", value_parser = clap::value_parser!(u32).range(1..=STREAMS_MAX as i64))]
     streams: u32,
     /// Requests of HTTP/1 that a connection has under way at most
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=PIPELINE_MAX as i64))]
@@ -70,8 +78,8 @@ pub(super) struct Common {
     /// The requests' body, or @FILE
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// The only status that is right; 200 to 399 are where this is not said
-    #[arg(long, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(200..=999))]
+    /// The only status that is right; 200 to 399 are where this is not said. With --grpc the status of gRPC, 0 where this is not said
+    #[arg(long, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(..=999))]
     expect_status: Option<u16>,
     /// The SHA-256 that every body must have
     #[arg(long, value_name = "HEX", value_parser = sha256)]
@@ -217,19 +225,27 @@ impl Common {
             SpacingName::Constant => Spacing::Constant,
             SpacingName::Poisson => Spacing::Poisson,
         };
+        let protocol = self.protocol();
+        self.check_status()?;
+        if let Protocol::Grpc { .. } = protocol
+            && let Some((target, _)) = targets.iter().find(|(of, _)| !grpc::is_method(&of.path))
+        {
+            return Err(format!(
+                "{}: the path of a call is /PACKAGE.SERVICE/METHOD",
+                target.url
+            ));
+        }
         let maker = Maker::new(Settings {
-            http2: self.http2,
+            http2: protocol != Protocol::Http1,
             ..self.tls.settings()
         });
-        let servers = servers(&targets, &self.form()?, &maker);
+        let mut form = self.form(protocol)?;
+        let bodies = self.bodies(&mut form)?;
+        let servers = servers(&targets, &form, &maker);
         Ok(Plan {
             servers: servers.map_err(|error| error.to_string())?,
-            protocol: match self.http2 {
-                false => Protocol::Http1,
-                true => Protocol::Http2 {
-                    streams: self.streams as usize,
-                },
-            },
+            protocol,
+            bodies,
             order: Order::Random,
             connections: amount.connections as usize,
             threads: self.threads.min(amount.connections) as usize,
@@ -260,12 +276,54 @@ impl Common {
         self.seed
     }
 
+    fn protocol(&self) -> Protocol {
+        let streams = self.streams as usize;
+        match (self.grpc, self.http2) {
+            (true, _) => Protocol::Grpc { streams },
+            (_, true) => Protocol::Http2 { streams },
+            _ => Protocol::Http1,
+        }
+    }
+
+    /// Fails where the status that is expected is none.
+    fn check_status(&self) -> Result<(), String> {
+        let (range, what) = match self.grpc {
+            true => (0..=16, "a status of gRPC: 0 to 16"),
+            false => (200..=999, "a status: 200 to 999"),
+        };
+        match self.expect_status {
+            Some(status) if !range.contains(&status) => {
+                Err(format!("--expect-status {status} is not {what}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bodies of requests of HTTP/2: the form's, or the messages of calls, which are no longer the form's business then.
+    fn bodies(&self, form: &mut Form) -> Result<Vec<Vec<u8>>, String> {
+        let messages = match (form.protocol, &self.message_file) {
+            (Protocol::Grpc { .. }, Some(path)) => {
+                let of_file = |fault| format!("{}: {fault}", path.display());
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|error| of_file(error.to_string()))?;
+                grpc::messages(&text).map_err(of_file)?
+            }
+            (Protocol::Grpc { .. }, None) => vec![form.body.take().unwrap_or_default()],
+            (Protocol::Http2 { .. }, _) => return Ok(form.body.iter().cloned().collect()),
+            (Protocol::Http1, _) => return Ok(Vec::new()),
+        };
+        let framed = messages.iter().map(|message| grpc::framed(message));
+        let framed: Option<Vec<Vec<u8>>> = framed.collect();
+        framed.ok_or_else(|| "a message of gRPC has less than 4 GiB".to_owned())
+    }
+
     /// How the requests are written.
-    fn form(&self) -> Result<Form, String> {
+    fn form(&self, protocol: Protocol) -> Result<Form, String> {
         let body = self.body.as_deref().map(body).transpose()?;
         let method = match (&self.method, &body) {
             (Some(method), _) => method.clone(),
             (None, Some(_)) => "POST".to_owned(),
+            (None, None) if self.grpc => "POST".to_owned(),
             (None, None) => "GET".to_owned(),
         };
         if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -279,9 +337,9 @@ impl Common {
             close: self.new_connections,
             sets: sets.collect::<Result<_, _>>()?,
             varied: self.varied,
-            http2: self.http2,
+            protocol,
         };
-        if self.http2 {
+        if protocol != Protocol::Http1 {
             let mut fields = form.fields.iter().chain(form.sets.iter().flatten());
             if let Some((name, _)) = fields.find(|(name, value)| is_of_http1(name, value)) {
                 return Err(format!("HTTP/2 has no header field {name}"));

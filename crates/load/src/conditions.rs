@@ -134,10 +134,7 @@ impl fmt::Display for Conditions {
             some(threads, "thread"),
             self.engine
         )?;
-        if let Protocol::Http2 { streams } = self.protocol {
-            let streams = some(streams as u64, "stream");
-            write!(f, ", HTTP/2 with {streams} on each")?;
-        }
+        f.write_str(&protocol_words(self.protocol))?;
         match self.arrivals {
             None => f.write_str(", closed loop")?,
             Some(Arrivals { rate, spacing }) => write!(
@@ -170,6 +167,17 @@ impl fmt::Display for Conditions {
             f.write_str(", TLS sessions resumed")?;
         }
         Ok(())
+    }
+}
+
+/// What is said of a protocol behind the connections; nothing of HTTP/1.
+pub(crate) fn protocol_words(protocol: Protocol) -> String {
+    match protocol {
+        Protocol::Http1 => String::new(),
+        Protocol::Http2 { streams } | Protocol::Grpc { streams } => {
+            let streams = some(streams as u64, "stream");
+            format!(", {} with {streams} on each", protocol.name())
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`plan`] is what is to be done, `run.rs` starts the threads, `client` is one connection of either protocol,
 //! `connection.rs` its bytes and [`tls`] what may lie between,
-//! `response.rs` checks what comes back, [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start, [`drawn`] what changes from one to the next,
+//! `response.rs` checks what comes back ([`grpc`] that of calls), [`tally`] counts, [`report`] prints. `schedule.rs` says when requests start, [`drawn`] what changes from one to the next,
 //! `machine.rs` what the machine allows and whether the tool itself was the limit. [`conditions`] heads a report, [`saved`]
 //! keeps a run in a file, so that several can be merged.
 //!
@@ -15,6 +15,7 @@ pub mod compare;
 pub mod conditions;
 mod connection;
 pub mod drawn;
+pub mod grpc;
 pub mod machine;
 pub mod plan;
 pub mod report;

@@ -257,6 +257,7 @@ pub(crate) mod tests {
                 requests: Vec::new(),
             }],
             protocol: Protocol::Http1,
+            bodies: Vec::new(),
             order: Order::Random,
             connections,
             threads: 1,

@@ -9,6 +9,7 @@ use engine::net::Address;
 use proto::Span;
 
 use crate::drawn::{Drawn, ranges};
+use crate::grpc;
 use crate::target::Target;
 use crate::tls::{Maker, Tls, TlsError};
 
@@ -29,6 +30,8 @@ pub struct Plan {
     pub servers: Vec<Server>,
     /// What is spoken with them.
     pub protocol: Protocol,
+    /// Bodies of requests of HTTP/2, of which each has one, drawn at random; there are none where they have no body.
+    pub bodies: Vec<Vec<u8>>,
     /// Which request comes next.
     pub order: Order,
     /// How many connections are open at the same time; at least one.
@@ -77,6 +80,11 @@ pub enum Protocol {
         /// How many requests a connection has under way at most.
         streams: usize,
     },
+    /// Unary calls of gRPC, by HTTP/2.
+    Grpc {
+        /// How many calls a connection has under way at most.
+        streams: usize,
+    },
 }
 
 impl Protocol {
@@ -86,6 +94,7 @@ impl Protocol {
         match self {
             Protocol::Http1 => "HTTP/1.1",
             Protocol::Http2 { .. } => "HTTP/2",
+            Protocol::Grpc { .. } => "gRPC",
         }
     }
 
@@ -94,8 +103,13 @@ impl Protocol {
     pub fn streams(self) -> usize {
         match self {
             Protocol::Http1 => 1,
-            Protocol::Http2 { streams } => streams,
+            Protocol::Http2 { streams } | Protocol::Grpc { streams } => streams,
         }
+    }
+
+    /// Whether responses are those of calls.
+    pub(crate) fn is_grpc(self) -> bool {
+        matches!(self, Protocol::Grpc { .. })
     }
 }
 
@@ -141,7 +155,7 @@ pub enum Spacing {
 /// What responses must be; the length is always compared with what the head says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
-    /// This status and no other. `None` takes 200 to 399.
+    /// This status and no other. `None` takes 200 to 399; of gRPC, whose own status it is, 0.
     pub status: Option<u16>,
     /// The SHA-256 of every body.
     pub sha256: Option<[u8; 32]>,
@@ -181,8 +195,6 @@ pub struct Request {
     pub bytes: Bytes,
     /// For HTTP/2: names and values, the pseudo-fields first.
     pub fields: Vec<(Span, Span)>,
-    /// For HTTP/2: the body.
-    pub body: Bytes,
     /// Its response has no body, whatever its head says.
     pub is_head: bool,
     /// How often it comes, compared with the others; at least 1.
@@ -198,7 +210,6 @@ impl Request {
         Request {
             bytes: bytes.into(),
             fields: Vec::new(),
-            body: Bytes::new(),
             is_head,
             weight: 1,
             drawn: Vec::new(),
@@ -213,7 +224,7 @@ pub struct Form {
     pub method: String,
     /// Header fields beside `Host`, which one of these replaces.
     pub fields: Vec<(String, String)>,
-    /// The body, whose length goes into `Content-Length`.
+    /// The body, whose length goes into `Content-Length`; calls of gRPC have messages in its place.
     pub body: Option<Vec<u8>>,
     /// Asks the server to close the connection after its response; in HTTP/2 it cannot be asked.
     pub close: bool,
@@ -221,8 +232,8 @@ pub struct Form {
     pub sets: Vec<Vec<(String, String)>>,
     /// Ranges such as `[001-100]` in the head stand for numbers that are [drawn](crate::drawn) anew for each request.
     pub varied: bool,
-    /// They are written for HTTP/2.
-    pub http2: bool,
+    /// What they are written for.
+    pub protocol: Protocol,
 }
 
 impl Form {
@@ -238,7 +249,7 @@ impl Form {
     }
 
     fn request(&self, target: &Target, weight: u32, set: &[(String, String)]) -> Request {
-        if self.http2 {
+        if self.protocol != Protocol::Http1 {
             return self.request_http2(target, weight, set);
         }
         let fields = || self.fields.iter().chain(set);
@@ -313,6 +324,13 @@ impl Form {
             let agent = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
             field("user-agent", agent);
         }
+        if self.protocol.is_grpc() {
+            for (name, value) in [("te", "trailers"), ("content-type", grpc::MEDIA_TYPE)] {
+                if find(name).is_none() {
+                    field(name, value);
+                }
+            }
+        }
         for (name, value) in fields().filter(|(name, _)| !name.eq_ignore_ascii_case("Host")) {
             field(&name.to_ascii_lowercase(), value);
         }
@@ -324,7 +342,6 @@ impl Form {
         Request {
             bytes: text.into_bytes().into(),
             fields: places,
-            body: self.body.clone().unwrap_or_default().into(),
             is_head: self.method == "HEAD",
             weight,
             drawn,
@@ -388,7 +405,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
-            http2: false,
+            protocol: Protocol::Http1,
         };
         let agent = concat!("User-Agent: tidegate/", env!("CARGO_PKG_VERSION"));
         let expected = format!("GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n{agent}\r\n\r\n");
@@ -416,7 +433,7 @@ mod tests {
             close: false,
             sets: vec![set("x"), set("y")],
             varied: true,
-            http2: false,
+            protocol: Protocol::Http1,
         };
         let requests = form.requests(&target, 1);
         for (request, agent) in requests.iter().zip(["x", "y"]) {
@@ -451,7 +468,7 @@ mod tests {
             close: true,
             sets: vec![vec![("User-Agent".to_owned(), "y".to_owned())]],
             varied: true,
-            http2: true,
+            protocol: Protocol::Http2 { streams: 1 },
         };
         let request = &form.requests(&target, 1)[0];
         let text = |span: &Span| String::from_utf8_lossy(span.of(&request.bytes)).into_owned();
@@ -470,7 +487,7 @@ mod tests {
             "content-length: 5",
         ];
         assert_eq!(fields, expected);
-        assert_eq!((&request.body[..], request.drawn.len()), (&b"[0-9]"[..], 2));
+        assert_eq!(request.drawn.len(), 2);
         let mut bytes = request.bytes.to_vec();
         let mut random = crate::schedule::Random::new(3);
         for number in &request.drawn {
@@ -485,6 +502,42 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_grpc_have_the_fields_of_calls() {
+        let target = Target::parse("http://127.0.0.1:81/a.B/C", &[]).unwrap();
+        let mut form = Form {
+            method: "POST".to_owned(),
+            fields: vec![("X-Id".to_owned(), "7".to_owned())],
+            body: None,
+            close: false,
+            sets: Vec::new(),
+            varied: false,
+            protocol: Protocol::Grpc { streams: 1 },
+        };
+        let fields = |form: &Form| {
+            let request = form.request(&target, 1, &[]);
+            let text = |span: &Span| String::from_utf8_lossy(span.of(&request.bytes)).into_owned();
+            let fields = request.fields.iter();
+            let lines = fields.map(|(name, value)| format!("{}: {}", text(name), text(value)));
+            lines.collect::<Vec<String>>()
+        };
+        let agent = concat!("user-agent: tidegate/", env!("CARGO_PKG_VERSION"));
+        let expected = [
+            ":method: POST",
+            ":scheme: http",
+            ":authority: 127.0.0.1:81",
+            ":path: /a.B/C",
+            agent,
+            "te: trailers",
+            "content-type: application/grpc",
+            "x-id: 7",
+        ];
+        assert_eq!(fields(&form), expected);
+        form.fields = vec![("Content-Type".to_owned(), "application/grpc+x".to_owned())];
+        let expected = ["te: trailers", "content-type: application/grpc+x"];
+        assert_eq!(fields(&form)[5..], expected);
+    }
+
+    #[test]
     fn targets_of_one_address_are_one_server() {
         let form = Form {
             method: "HEAD".to_owned(),
@@ -493,7 +546,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
-            http2: false,
+            protocol: Protocol::Http1,
         };
         let target = |url| (Target::parse(url, &[]).unwrap(), 1);
         let targets = ["127.0.0.1/a", "127.0.0.2/b", "127.0.0.1/c"].map(target);

@@ -10,6 +10,7 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
 use crate::conditions::{Conditions, spacing_name};
+use crate::grpc::status_name;
 use crate::machine;
 use crate::run::{Connections, Outcome};
 use crate::tally::Failure;
@@ -180,6 +181,10 @@ impl Report<'_> {
         for (status, count) in tally.statuses() {
             let _ = writeln!(text, "  status {status}: {count}");
         }
+        for (status, count) in tally.grpc_statuses() {
+            let name = status_name(status);
+            let _ = writeln!(text, "  gRPC status {status} {name}: {count}");
+        }
         for failure in Failure::ALL {
             if tally.failures(failure) > 0 {
                 let _ = writeln!(text, "  {}: {}", failure.words(), tally.failures(failure));
@@ -325,6 +330,12 @@ impl Report<'_> {
             .statuses()
             .map(|(status, count)| format!("\"{status}\":{count}"));
         fields.push(("statuses", object(statuses)));
+        if self.conditions.protocol.is_grpc() {
+            let statuses = tally.grpc_statuses();
+            let statuses =
+                statuses.map(|(status, count)| format!("\"{}\":{count}", status_name(status)));
+            fields.push(("grpc_statuses", object(statuses)));
+        }
         let failures = Failure::ALL
             .into_iter()
             .map(|failure| format!("\"{}\":{}", failure.name(), tally.failures(failure)));

@@ -51,6 +51,8 @@ pub(crate) struct CompleteResponse {
     pub(crate) body: u64,
     /// No other response follows on this connection.
     pub(crate) closes: bool,
+    /// Its status of gRPC, where it is the answer to a call.
+    pub(crate) grpc_status: Option<u16>,
     /// It is complete, but not what was expected.
     pub(crate) failure: Option<Failure>,
 }
@@ -225,6 +227,7 @@ impl Reader {
             status,
             body: self.body,
             closes: self.head.closes() || matches!(self.state, State::UntilClose),
+            grpc_status: None,
             failure,
         };
         self.state = State::Head;

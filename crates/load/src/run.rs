@@ -384,6 +384,8 @@ pub(crate) struct Thread {
     weights: PlanWeights,
     /// The requests of each server, the thread's own: several would wear out the counters of shared bytes.
     requests: Vec<Vec<Request>>,
+    /// See [`Plan`]; the thread's own as well.
+    bodies: Vec<Bytes>,
     /// How TLS is spoken with each server, where it is.
     tls: Vec<Option<Tls>>,
     agreed: RefCell<Agreements>,
@@ -532,7 +534,6 @@ impl Thread {
         };
         let own = |request: &Request| Request {
             bytes: Bytes::copy_from_slice(&request.bytes),
-            body: Bytes::copy_from_slice(&request.body),
             ..request.clone()
         };
         Thread {
@@ -542,6 +543,11 @@ impl Thread {
                 .servers
                 .iter()
                 .map(|server| server.requests.iter().map(own).collect())
+                .collect(),
+            bodies: plan
+                .bodies
+                .iter()
+                .map(|body| Bytes::copy_from_slice(body))
                 .collect(),
             tls: plan
                 .servers
@@ -628,6 +634,15 @@ impl Thread {
             .get(server)
             .map(Vec::as_slice)
             .unwrap_or_default()
+    }
+
+    /// What the next request of HTTP/2 has for a body.
+    pub(crate) fn body(&self, random: &mut Random) -> Bytes {
+        let place = match self.bodies.len() {
+            0 | 1 => 0,
+            count => random.below(count as u64) as usize,
+        };
+        self.bodies.get(place).cloned().unwrap_or_default()
     }
 
     pub(crate) fn connected(&self, begin: Instant, time: Duration) {
@@ -777,6 +792,9 @@ impl Thread {
         tally.completed += 1;
         tally.body_bytes += response.body;
         tally.count_status(response.status);
+        if let Some(status) = response.grpc_status {
+            tally.count_grpc_status(status);
+        }
         record(&mut tally.total, time);
         match failure {
             Some(failure) => tally.fail(failure),
@@ -922,6 +940,7 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grpc::framed;
     use crate::machine;
     use crate::plan::{Arrivals, Form, Protocol, Spacing, servers};
     use crate::target::Target;
@@ -947,12 +966,12 @@ mod tests {
         format!("http://{address}/")
     }
 
-    /// The same for HTTP/2: it answers each HEADERS frame.
-    fn server_http2() -> String {
+    /// The same for HTTP/2: it answers each HEADERS frame, as a server of gRPC where it is one.
+    fn server_http2(is_grpc: bool) -> String {
         use proto::h2::frame::{self, FrameHead, Kind};
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let serve = |mut stream: TcpStream| -> Option<()> {
+        let serve = move |mut stream: TcpStream| -> Option<()> {
             let mut out = Vec::new();
             frame::put_settings(&mut out, &[]);
             stream.read_exact(&mut [0; frame::PREFACE.len()]).ok()?;
@@ -966,7 +985,16 @@ mod tests {
                 input.read_exact(&mut head).ok()?;
                 let head = FrameHead::read(&head);
                 input.read_exact(&mut vec![0; head.length as usize]).ok()?;
-                if head.kind == Kind::Headers {
+                if head.kind == Kind::Headers && is_grpc {
+                    let block = [
+                        &b"\x88\x0f\x10\x10application/grpc"[..],
+                        &b"\0\x0bgrpc-status\x010"[..],
+                    ];
+                    frame::put_header_block(&mut out, head.stream, block[0], false, 100);
+                    frame::put_head(&mut out, Kind::Data, 0, head.stream, 8);
+                    out.extend_from_slice(b"\0\0\0\0\x03abc");
+                    frame::put_header_block(&mut out, head.stream, block[1], true, 100);
+                } else if head.kind == Kind::Headers {
                     // The static table's `:status: 200`.
                     frame::put_header_block(&mut out, head.stream, &[0x88], false, 100);
                     frame::put_head(&mut out, Kind::Data, 1, head.stream, 3);
@@ -990,7 +1018,7 @@ mod tests {
             close: false,
             sets: Vec::new(),
             varied: false,
-            http2: protocol != Protocol::Http1,
+            protocol,
         };
         Arc::new(Plan {
             servers: servers(
@@ -1001,6 +1029,10 @@ mod tests {
             .unwrap(),
             length: Length::Requests(requests),
             protocol,
+            bodies: match protocol {
+                Protocol::Grpc { .. } => [&b"a"[..], b"bc"].map(|m| framed(m).unwrap()).into(),
+                _ => Vec::new(),
+            },
             arrivals,
             timeout: Duration::from_secs(30),
             ..machine::tests::plan(4)
@@ -1029,8 +1061,11 @@ mod tests {
             rate: 1e6,
             spacing: Spacing::Poisson,
         };
-        let http2 = Protocol::Http2 { streams: 10 };
-        for (url, protocol) in [(server(), Protocol::Http1), (server_http2(), http2)] {
+        for (url, protocol) in [
+            (server(), Protocol::Http1),
+            (server_http2(false), Protocol::Http2 { streams: 10 }),
+            (server_http2(true), Protocol::Grpc { streams: 10 }),
+        ] {
             for arrivals in [None, Some(open)] {
                 let few = allocations(&url, 1_000, arrivals, protocol);
                 let many = allocations(&url, 11_000, arrivals, protocol);

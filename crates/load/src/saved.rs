@@ -55,8 +55,10 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
     ] {
         line(&mut text, name, value);
     }
-    if let Protocol::Http2 { streams } = conditions.protocol {
-        line(&mut text, "http2_streams", streams);
+    match conditions.protocol {
+        Protocol::Http1 => {}
+        Protocol::Http2 { streams } => line(&mut text, "http2_streams", streams),
+        Protocol::Grpc { streams } => line(&mut text, "grpc_streams", streams),
     }
     if let Some(streams) = outcome.streams_allowed {
         line(&mut text, "streams_allowed", streams);
@@ -98,6 +100,9 @@ pub fn write(conditions: &Conditions, outcome: &Outcome) -> Result<String, Strin
     }
     for (status, count) in outcome.tally.statuses() {
         line(&mut text, "status", format!("{status} {count}"));
+    }
+    for (status, count) in outcome.tally.grpc_statuses() {
+        line(&mut text, "grpc_status", format!("{status} {count}"));
     }
     for failure in Failure::ALL {
         let count = outcome.tally.failures(failure);
@@ -220,6 +225,10 @@ impl Saved {
                 let streams = next(words)?;
                 conditions.protocol = Protocol::Http2 { streams };
             }
+            "grpc_streams" => {
+                let streams = next(words)?;
+                conditions.protocol = Protocol::Grpc { streams };
+            }
             "streams_allowed" => outcome.streams_allowed = Some(next(words)?),
             "pipeline" => conditions.pipeline = next(words)?,
             "new_connections" => conditions.new_connections = next::<u8>(words)? == 1,
@@ -245,6 +254,7 @@ impl Saved {
             }
             "agreed" => outcome.agreed.push(agreed(words)?),
             "status" => outcome.tally.add_status(next(words)?, count(words)?),
+            "grpc_status" => outcome.tally.add_grpc_status(next(words)?, count(words)?),
             "failure" => {
                 let failure = words.next()?;
                 let known = Failure::ALL.into_iter().find(|one| one.name() == failure)?;
@@ -406,13 +416,21 @@ mod tests {
             rate: 0.1 + 0.2,
             spacing: Spacing::Poisson,
         });
-        saved.conditions.protocol = Protocol::Http2 { streams: 5 };
         saved.outcome.streams_allowed = Some(3);
-        let again = read(&text(&saved)).unwrap();
-        assert_eq!(again.conditions, saved.conditions);
-        assert_eq!(again.outcome.agreed, saved.outcome.agreed);
-        assert_eq!(text(&again), text(&saved));
-        assert_eq!(again.outcome.tally.total, saved.outcome.tally.total);
+        saved.outcome.tally.count_grpc_status(14);
+        for protocol in [
+            Protocol::Http2 { streams: 5 },
+            Protocol::Grpc { streams: 5 },
+        ] {
+            saved.conditions.protocol = protocol;
+            let again = read(&text(&saved)).unwrap();
+            assert_eq!(again.conditions, saved.conditions);
+            assert_eq!(again.outcome.agreed, saved.outcome.agreed);
+            assert_eq!(text(&again), text(&saved));
+            assert_eq!(again.outcome.tally.total, saved.outcome.tally.total);
+            let statuses = again.outcome.tally.grpc_statuses();
+            assert_eq!(statuses.collect::<Vec<_>>(), [(14, 1)]);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Highest status that is counted, plus one.
-const STATUSES: usize = 1000;
+pub(crate) const STATUSES: usize = 1000;
 
 /// Why a request failed: one kind for each cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +67,19 @@ pub enum Failure {
     StreamRefused,
     /// The server has ended the connection for an error.
     GoAway,
+    /// The response is complete, and none of gRPC: another media type, or no `grpc-status`.
+    NotGrpc,
+    /// The call has an answer, but its status is not what was expected.
+    GrpcStatus,
+    /// The call went well, but what came is not one whole message.
+    GrpcMessage,
     /// This machine had no descriptor, port or memory for the connection: the tool's limit, not the server's.
     Local,
 }
 
 impl Failure {
     /// All kinds, in the order of reports.
-    pub const ALL: [Failure; 25] = [
+    pub const ALL: [Failure; 28] = [
         Failure::Refused,
         Failure::ConnectTimeout,
         Failure::Connect,
@@ -98,6 +104,9 @@ impl Failure {
         Failure::StreamReset,
         Failure::StreamRefused,
         Failure::GoAway,
+        Failure::NotGrpc,
+        Failure::GrpcStatus,
+        Failure::GrpcMessage,
         Failure::Local,
     ];
 
@@ -129,6 +138,9 @@ impl Failure {
             Failure::StreamReset => "stream_reset",
             Failure::StreamRefused => "stream_refused",
             Failure::GoAway => "goaway",
+            Failure::NotGrpc => "not_grpc",
+            Failure::GrpcStatus => "grpc_status",
+            Failure::GrpcMessage => "grpc_message",
             Failure::Local => "local_limit",
         }
     }
@@ -161,6 +173,9 @@ impl Failure {
             Failure::StreamReset => "stream reset",
             Failure::StreamRefused => "stream refused",
             Failure::GoAway => "connection ended for an error (GOAWAY)",
+            Failure::NotGrpc => "no answer of gRPC",
+            Failure::GrpcStatus => "unexpected gRPC status",
+            Failure::GrpcMessage => "not one whole message",
             Failure::Local => "no descriptor, port or memory here",
         }
     }
@@ -197,6 +212,7 @@ pub struct Tally {
     pub total: Histogram<u64>,
     failures: [u64; Failure::ALL.len()],
     statuses: Box<[u64]>,
+    grpc_statuses: Box<[u64]>,
 }
 
 impl Default for Tally {
@@ -217,6 +233,7 @@ impl Default for Tally {
             total: histogram(),
             failures: [0; Failure::ALL.len()],
             statuses: vec![0; STATUSES].into_boxed_slice(),
+            grpc_statuses: vec![0; STATUSES].into_boxed_slice(),
         }
     }
 }
@@ -286,6 +303,18 @@ impl Tally {
         }
     }
 
+    /// Counts the status of a call.
+    pub fn count_grpc_status(&mut self, status: u16) {
+        self.add_grpc_status(status, 1);
+    }
+
+    /// Counts a status of calls that came so often.
+    pub(crate) fn add_grpc_status(&mut self, status: u16, times: u64) {
+        if let Some(count) = self.grpc_statuses.get_mut(usize::from(status)) {
+            *count += times;
+        }
+    }
+
     /// Counts a failure that came so often.
     pub(crate) fn add_failures(&mut self, failure: Failure, times: u64) {
         self.failures[failure as usize] += times;
@@ -293,8 +322,12 @@ impl Tally {
 
     /// Statuses that came, with how often.
     pub fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
-        let counts = self.statuses.iter().copied().enumerate();
-        counts.filter(|(_, count)| *count > 0)
+        came(&self.statuses)
+    }
+
+    /// Statuses of calls that came, with how often.
+    pub fn grpc_statuses(&self) -> impl Iterator<Item = (usize, u64)> {
+        came(&self.grpc_statuses)
     }
 
     /// Adds what another thread counted.
@@ -318,10 +351,17 @@ impl Tally {
         }
         let failures = self.failures.iter_mut().zip(&other.failures);
         let statuses = self.statuses.iter_mut().zip(&*other.statuses);
-        for (own, other) in failures.chain(statuses) {
+        let grpc_statuses = self.grpc_statuses.iter_mut().zip(&*other.grpc_statuses);
+        for (own, other) in failures.chain(statuses).chain(grpc_statuses) {
             *own += other;
         }
     }
+}
+
+/// What was counted at all, with its place.
+fn came(counts: &[u64]) -> impl Iterator<Item = (usize, u64)> {
+    let counts = counts.iter().copied().enumerate();
+    counts.filter(|(_, count)| *count > 0)
 }
 
 #[cfg(test)]
@@ -338,6 +378,7 @@ mod tests {
                 ..Tally::default()
             };
             tally.count_status(status);
+            tally.count_grpc_status(status % 100);
             record(&mut tally.total, Duration::from_nanos(time));
             if status == 404 {
                 tally.fail(Failure::Status);
@@ -350,6 +391,7 @@ mod tests {
             (2, 1, 2, 3)
         );
         assert_eq!(all.statuses().collect::<Vec<_>>(), [(200, 1), (404, 1)]);
+        assert_eq!(all.grpc_statuses().collect::<Vec<_>>(), [(0, 1), (4, 1)]);
         assert_eq!((all.total.len(), all.total.min()), (2, 1_000));
     }
 

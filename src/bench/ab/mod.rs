@@ -173,6 +173,7 @@ fn plan(flags: &Flags, target: &Target) -> Result<Plan, String> {
             )],
         }],
         protocol: Protocol::Http1,
+        bodies: Vec::new(),
         order: Order::Random,
         connections: usize::try_from(flags.concurrency).unwrap_or(usize::MAX),
         threads: 1,

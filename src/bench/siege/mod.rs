@@ -162,6 +162,7 @@ fn plan(flags: &Flags, lines: &[Line]) -> Result<Plan, String> {
     Ok(Plan {
         servers: urls::servers(lines, flags)?,
         protocol: Protocol::Http1,
+        bodies: Vec::new(),
         order: match flags.internet {
             true => Order::Random,
             false => Order::InTurn,

@@ -20,7 +20,7 @@ pub(super) fn of(plan: &Plan, first: Option<&First>) -> Vec<(String, String)> {
     let connections = match (plan.new_connections, plan.protocol) {
         (true, _) => "one for each request".to_owned(),
         (false, Protocol::Http1) => "kept open".to_owned(),
-        (false, Protocol::Http2 { streams }) => {
+        (false, Protocol::Http2 { streams } | Protocol::Grpc { streams }) => {
             format!("kept open, {}", some(streams as u64, "stream"))
         }
     };

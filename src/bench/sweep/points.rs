@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use load::plan::Protocol;
 use load::report::{percentile, some};
 use load::tally::Failure;
 use load::{Outcome, Plan, machine};
@@ -22,6 +23,9 @@ pub(super) const BROKEN: f64 = 0.01;
 /// Statuses by which a server refuses work for now (RFC 9110, section 15.6.4; RFC 6585, section 4).
 const REFUSING: [usize; 2] = [503, 429];
 
+/// The same of calls of gRPC: UNAVAILABLE and RESOURCE_EXHAUSTED.
+const REFUSING_CALLS: [usize; 2] = [14, 8];
+
 /// One step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Point {
@@ -33,7 +37,7 @@ pub(super) struct Point {
     pub(super) goodput: f64,
     /// The share of requests that failed, or in the open loop never found a connection.
     pub(super) failed: f64,
-    /// The share of requests whose connection was refused, or that were answered 503 or 429.
+    /// The share of requests whose connection was refused, or that were answered 503 or 429, or what means that in gRPC.
     pub(super) refused: f64,
     /// Milliseconds; `None` where there are too few responses for it.
     pub(super) p50: Option<f64>,
@@ -51,9 +55,13 @@ impl Point {
         let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
         let due = (tally.ended() + outcome.not_started).max(1) as f64;
         let unwanted = |status: &usize| plan.expect.status != u16::try_from(*status).ok();
-        let refusals: u64 = tally
-            .statuses()
-            .filter(|(status, _)| REFUSING.contains(status) && unwanted(status))
+        let (statuses, refusing): (Vec<_>, _) = match plan.protocol {
+            Protocol::Grpc { .. } => (tally.grpc_statuses().collect(), REFUSING_CALLS),
+            Protocol::Http1 | Protocol::Http2 { .. } => (tally.statuses().collect(), REFUSING),
+        };
+        let refusals: u64 = statuses
+            .into_iter()
+            .filter(|(status, _)| refusing.contains(status) && unwanted(status))
             .map(|(_, count)| count)
             .sum();
         let refused = refusals + tally.failures(Failure::Refused);

@@ -1,10 +1,12 @@
 //! For tests of `tidegate bench`: servers that are made in the test, and the program that is run against them.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, PREFACE};
 
 /// The longest that any run here may take, however busy the machine.
 pub const RUN_MAX: Duration = Duration::from_secs(120);
@@ -28,6 +30,47 @@ pub fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
 /// Answers every request with `answer`, and leaves the connection open.
 pub fn answering(answer: &'static [u8]) -> String {
     server(move |mut stream| while request(&mut stream) && stream.write_all(answer).is_ok() {})
+}
+
+/// A server of HTTP/2 in the clear: what `serve` makes for each connection is told of each frame, adds to what is sent, and says
+/// whether it goes on. Behind the last answer it waits for the client to close.
+pub fn http2_server<F>(serve: impl Fn() -> F + Clone + Send + 'static) -> String
+where
+    F: FnMut(FrameHead, Vec<u8>, &mut Vec<u8>) -> bool,
+{
+    server(move |mut stream| {
+        let mut serve = serve();
+        let mut out = Vec::new();
+        frame::put_settings(&mut out, &[]);
+        if stream.write_all(&out).is_err() {
+            return;
+        }
+        let mut preface = [0; PREFACE.len()];
+        if stream.read_exact(&mut preface).is_err() || preface != *PREFACE {
+            return;
+        }
+        while let Some((head, payload)) = next_frame(&mut stream) {
+            out.clear();
+            let goes_on = serve(head, payload, &mut out);
+            if stream.write_all(&out).is_err() {
+                return;
+            }
+            if !goes_on {
+                let _ = stream.shutdown(Shutdown::Write);
+                while let Ok(1..) = stream.read(&mut [0; 4096]) {}
+                return;
+            }
+        }
+    })
+}
+
+fn next_frame(stream: &mut TcpStream) -> Option<(FrameHead, Vec<u8>)> {
+    let mut head = [0; HEAD_LENGTH];
+    stream.read_exact(&mut head).ok()?;
+    let head = FrameHead::read(&head);
+    let mut payload = vec![0; head.length as usize];
+    stream.read_exact(&mut payload).ok()?;
+    Some((head, payload))
 }
 
 /// Reads something; false at the end.

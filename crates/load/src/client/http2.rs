@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 
 use super::{BUFFERS_PER_TURN, Client, End, receive_failure};
 use crate::connection::Connection;
+use crate::grpc::{Answer, status_in};
 use crate::plan::Plan;
 use crate::response::{CompleteResponse, HEAD_BYTES_MAX};
 use crate::run::Sample;
@@ -50,6 +51,8 @@ struct Asked {
     /// Bytes of the response's body so far.
     length: u64,
     digest: Option<Box<Sha256>>,
+    /// What else is known of the answer to a call.
+    call: Option<Answer>,
     /// What is left to be sent of its own body.
     rest: Bytes,
 }
@@ -251,6 +254,8 @@ impl Client {
             return;
         };
         let connect = std::mem::take(&mut self.connect);
+        let body = thread.body(&mut self.random);
+        let has_body = !body.is_empty();
         let asked = || Asked {
             start,
             sent: now,
@@ -259,7 +264,8 @@ impl Client {
             status: 0,
             length: 0,
             digest: plan.expect.sha256.map(|_| Box::default()),
-            rest: request.body.clone(),
+            call: None,
+            rest: body.clone(),
         };
         let again = match talk.last == Some(place) {
             true => talk.machine.open_again(asked()),
@@ -277,7 +283,7 @@ impl Client {
             let fields = request.fields.iter();
             let fields = fields.map(|(name, value)| (name.of(bytes), value.of(bytes)).into());
             let opening = Opening {
-                ends: request.body.is_empty(),
+                ends: !has_body,
                 is_head: request.is_head,
             };
             talk.machine.open(fields, opening, asked())
@@ -291,7 +297,7 @@ impl Client {
         talk.free = talk.free.saturating_sub(1);
         talk.deadlines.push_back((now + plan.timeout, stream));
         self.left = self.left.saturating_sub(1);
-        if !request.body.is_empty() {
+        if has_body {
             talk.machine.wants_to_send(stream);
         }
     }
@@ -376,6 +382,7 @@ impl Client {
                 self.begun(talk, stream, now);
                 let head = talk.machine.head();
                 let status = head.status();
+                let call = plan.protocol.is_grpc().then(|| Answer::new(head, ends));
                 if plan.samples {
                     talk.server.clear();
                     let server = head.value(Known::Server).unwrap_or_default();
@@ -383,6 +390,7 @@ impl Client {
                 }
                 if let Some(asked) = talk.machine.user(stream) {
                     asked.status = status;
+                    asked.call = call;
                 }
                 if ends {
                     self.complete_http2(talk, plan, stream, now);
@@ -395,9 +403,13 @@ impl Client {
                 ends,
             } => {
                 if let Some(asked) = talk.machine.user(stream) {
+                    let part = bytes.get(start..start + length).unwrap_or_default();
+                    if let Some(call) = &mut asked.call {
+                        call.data(asked.length, part);
+                    }
                     asked.length += length as u64;
                     if let Some(digest) = &mut asked.digest {
-                        digest.update(bytes.get(start..start + length).unwrap_or_default());
+                        digest.update(part);
                     }
                 }
                 match ends {
@@ -405,7 +417,17 @@ impl Client {
                     false => talk.machine.consumed(stream, length),
                 }
             }
-            Event::Trailers { stream } => self.complete_http2(talk, plan, stream, now),
+            Event::Trailers { stream } => {
+                let trailers = talk.machine.head();
+                let status = plan.protocol.is_grpc().then(|| status_in(trailers));
+                if let Some(status) = status
+                    && let Some(asked) = talk.machine.user(stream)
+                    && let Some(call) = &mut asked.call
+                {
+                    call.ends(status);
+                }
+                self.complete_http2(talk, plan, stream, now);
+            }
             Event::Reset {
                 stream,
                 code,
@@ -443,17 +465,17 @@ impl Client {
             return;
         };
         let digest = asked.digest.map(|digest| digest.finalize().into());
+        let of_status = match asked.call {
+            Some(call) => call.fault(asked.length, plan.expect.status.unwrap_or_default()),
+            None => (!plan.expect.takes(asked.status)).then_some(Failure::Status),
+        };
+        let of_body = (digest != plan.expect.sha256).then_some(Failure::Digest);
         let response = CompleteResponse {
             status: asked.status,
             body: asked.length,
             closes: talk.machine.is_ending() || plan.new_connections,
-            failure: if !plan.expect.takes(asked.status) {
-                Some(Failure::Status)
-            } else if digest != plan.expect.sha256 {
-                Some(Failure::Digest)
-            } else {
-                None
-            },
+            grpc_status: asked.call.and_then(|call| call.status()),
+            failure: of_status.or(of_body),
         };
         let counts = self.thread.complete(asked.start, now, &response);
         if counts && !std::mem::replace(&mut self.used, true) {

@@ -119,7 +119,7 @@ impl Client {
                     let connection = Rc::new(connection);
                     let end = match plan.protocol {
                         Protocol::Http1 => self.converse(&plan, &connection, start).await,
-                        Protocol::Http2 { streams } => {
+                        Protocol::Http2 { streams } | Protocol::Grpc { streams } => {
                             self.converse_http2(&plan, &connection, start, streams)
                                 .await
                         }

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::answer_http2;
 use crate::connection::Connection;
+use crate::grpc::status_name;
 use crate::plan::{Plan, Protocol};
 use crate::response::HEAD_BYTES_MAX;
 use crate::tally::Failure;
@@ -27,6 +28,8 @@ use crate::tls::{Agreed, HandshakeError, Opened, Session, shake_hands};
 pub struct Response {
     /// Its status.
     pub status: u16,
+    /// Its status of gRPC, where it is the answer to a call.
+    pub grpc_status: Option<u16>,
     /// Bytes of its body, chunk framing not counted.
     pub length: u64,
     /// The body's SHA-256.
@@ -54,6 +57,8 @@ pub enum AskError {
     Garbage,
     /// What came is no HTTP/2.
     NoHttp2,
+    /// What came is no answer of gRPC.
+    NotGrpc,
     /// The server has broken the rules of HTTP/2.
     Http2(Violation),
     /// The same on the response's stream.
@@ -74,6 +79,7 @@ impl fmt::Display for AskError {
             AskError::Closed => f.write_str("the connection was closed within the response"),
             AskError::Garbage => f.write_str("what came is no response"),
             AskError::NoHttp2 => f.write_str("the server does not speak HTTP/2"),
+            AskError::NotGrpc => f.write_str("what came is no answer of gRPC"),
             AskError::Http2(violation) => write!(f, "the server {violation}"),
             AskError::Stream(fault) => write!(f, "the server {fault}"),
             AskError::Reset(code) => write!(f, "the server has reset the stream: {code:?}"),
@@ -89,6 +95,13 @@ impl Response {
         let mut differences = Vec::new();
         if self.status != other.status {
             differences.push(format!("status {} and {}", self.status, other.status));
+        }
+        if self.grpc_status != other.grpc_status {
+            let name = |of: &Response| {
+                of.grpc_status
+                    .map_or("none".to_owned(), |status| status_name(status.into()))
+            };
+            differences.push(format!("gRPC status {} and {}", name(self), name(other)));
         }
         if self.length != other.length {
             differences.push(format!("{} and {} bytes", self.length, other.length));
@@ -133,8 +146,8 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     };
     let agreed = session.as_ref().map(Session::agreed);
     let connection = Connection::new(stream, session);
-    if let Protocol::Http2 { .. } = plan.protocol {
-        let response = answer_http2::converse(&connection, request, deadline).await?;
+    if plan.protocol != Protocol::Http1 {
+        let response = answer_http2::converse(&connection, plan, request, deadline).await?;
         return Ok(Response {
             tls: agreed,
             ..response
@@ -167,6 +180,7 @@ async fn converse(plan: &Plan) -> Result<Response, AskError> {
     }
     Ok(Response {
         status: head.status(),
+        grpc_status: None,
         length: body.length,
         sha256: body.digest.finalize().into(),
         fields,
@@ -295,6 +309,7 @@ mod tests {
     fn response(status: u16, length: u64, first: u8) -> Response {
         Response {
             status,
+            grpc_status: None,
             length,
             sha256: [first; 32],
             fields: Vec::new(),
@@ -308,6 +323,12 @@ mod tests {
         assert_eq!(one.differences(&one.clone()), [""; 0]);
         let texts = one.differences(&response(404, 4, 2));
         assert_eq!(texts, ["status 200 and 404", "3 and 4 bytes"]);
+        let of_call = |status| Response {
+            grpc_status: Some(status),
+            ..one.clone()
+        };
+        let texts = of_call(0).differences(&of_call(14));
+        assert_eq!(texts, ["gRPC status OK and UNAVAILABLE"]);
         let texts = one.differences(&response(200, 3, 2));
         assert_eq!(texts, ["the bytes of the body, all 3"]);
     }

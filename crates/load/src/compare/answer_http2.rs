@@ -9,26 +9,30 @@ use sha2::{Digest, Sha256};
 use super::answer::{AskError, Response, receive};
 use crate::client::http2::LIMITS;
 use crate::connection::Connection;
-use crate::plan::Request;
+use crate::grpc::{Answer, status_in};
+use crate::plan::{Plan, Request};
 
 /// What was read of the response so far.
 struct Reading {
     response: Response,
     digest: Sha256,
+    call: Answer,
     is_complete: bool,
 }
 
 /// Sends a request over a connection that has just been made and reads the response.
 pub(super) async fn converse(
     connection: &Connection,
+    plan: &Plan,
     request: &Request,
     deadline: Instant,
 ) -> Result<Response, AskError> {
     let mut client = Client::new(LIMITS);
+    let mut rest = Bytes::from(plan.bodies.first().cloned().unwrap_or_default());
     let fields = request.fields.iter();
     let text = |span: &proto::Span| span.of(&request.bytes);
     let opening = Opening {
-        ends: request.body.is_empty(),
+        ends: rest.is_empty(),
         is_head: request.is_head,
     };
     let fields = fields.map(|(name, value)| (text(name), text(value)).into());
@@ -36,16 +40,17 @@ pub(super) async fn converse(
     if !opening.ends {
         client.wants_to_send(stream);
     }
-    let mut rest = request.body.clone();
     let mut reading = Reading {
         response: Response {
             status: 0,
+            grpc_status: None,
             length: 0,
             sha256: [0; 32],
             fields: Vec::new(),
             tls: None,
         },
         digest: Sha256::new(),
+        call: Answer::default(),
         is_complete: false,
     };
     reading.take(&mut client, &connection.take_early())?;
@@ -68,6 +73,10 @@ pub(super) async fn converse(
     leave(&mut client, connection, &mut rest);
     let mut response = reading.response;
     response.sha256 = reading.digest.finalize().into();
+    if plan.protocol.is_grpc() {
+        let status = reading.call.status().ok_or(AskError::NotGrpc)?;
+        response.grpc_status = Some(status);
+    }
     Ok(response)
 }
 
@@ -99,6 +108,7 @@ impl Reading {
                 Some(Event::Head { ends, .. }) => {
                     let head = client.head();
                     self.response.status = head.status();
+                    self.call = Answer::new(head, ends);
                     let names = head.fields().iter();
                     let names = names.map(|field| field.name(head.bytes()));
                     let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
@@ -117,7 +127,10 @@ impl Reading {
                     client.consumed(stream, length);
                     self.is_complete = ends;
                 }
-                Some(Event::Trailers { .. }) => self.is_complete = true,
+                Some(Event::Trailers { .. }) => {
+                    self.call.ends(status_in(client.head()));
+                    self.is_complete = true;
+                }
                 Some(Event::Reset {
                     fault: Some(fault), ..
                 }) => return Err(AskError::Stream(fault)),

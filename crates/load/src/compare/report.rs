@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::{Comparison, Contestant, Finding, Metric, PERCENTILES, Response, Round, Turn};
-use crate::plan::{Length, Protocol};
+use crate::conditions::protocol_words;
+use crate::grpc::status_name;
+use crate::plan::Length;
 use crate::report::{number, object, quoted, some, strings, time};
 use crate::statistics::{CONFIDENCE, Interval, ROUNDS_MIN, Verdict};
 use crate::tls::Tls;
@@ -76,13 +78,7 @@ impl Report<'_> {
             Length::Requests(requests) => some(requests, "request"),
             Length::Each(requests) => format!("{} each", some(requests, "request")),
         };
-        let protocol = match plan.protocol {
-            Protocol::Http1 => String::new(),
-            Protocol::Http2 { streams } => {
-                let streams = some(streams as u64, "stream");
-                format!(", HTTP/2 with {streams} on each")
-            }
-        };
+        let protocol = protocol_words(plan.protocol);
         let arrivals = match plan.arrivals {
             None => "closed loop".to_owned(),
             Some(arrivals) => format!("open loop of {} requests/s", arrivals.rate),
@@ -130,9 +126,13 @@ impl Report<'_> {
         let (a, b) = self.answers;
         let differences = a.differences(b);
         if differences.is_empty() {
+            let call = a.grpc_status.map(usize::from);
+            let call = call.map_or(String::new(), |status| {
+                format!(", gRPC status {status} {}", status_name(status))
+            });
             let _ = writeln!(
                 text,
-                "answers are alike: status {}, {}, SHA-256 {}",
+                "answers are alike: status {}{call}, {}, SHA-256 {}",
                 a.status,
                 some(a.length, "byte"),
                 hexadecimal(&a.sha256)
@@ -268,6 +268,13 @@ fn contestant(contestant: &Contestant, answer: &Response) -> String {
     named([
         ("url", quoted(&contestant.url)),
         ("status", answer.status.to_string()),
+        (
+            "grpc_status",
+            match answer.grpc_status {
+                Some(status) => quoted(&status_name(status.into())),
+                None => "null".to_owned(),
+            },
+        ),
         ("length", answer.length.to_string()),
         ("sha256", quoted(&hexadecimal(&answer.sha256))),
         ("header_fields", strings(&answer.fields)),
@@ -382,6 +389,7 @@ mod tests {
     ) -> (String, String) {
         let answer = Response {
             status: 200,
+            grpc_status: None,
             length,
             sha256: [0xab; 32],
             tls: None,

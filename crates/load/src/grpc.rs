@@ -1,0 +1,291 @@
+//! Unary calls of gRPC: how a message is framed, when an answer is whole, and what statuses are called.
+//!
+//! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>. Messages are bytes: what stands in them, Protocol Buffers as a rule, is their
+//! server's business. Not here: the frames of HTTP/2, calls of several messages, compression (a message that a
+//! server has compressed counts as it came).
+
+use proto::base64::{self, Alphabet};
+use proto::h2::response::ResponseHead;
+use proto::header::Known;
+
+use crate::tally::{Failure, STATUSES};
+
+/// The media type of calls and of their answers, behind which their format may stand (`+proto`).
+pub(crate) const MEDIA_TYPE: &str = "application/grpc";
+
+/// Bytes before each message: whether it is compressed, and its length.
+const PREFIX_LENGTH: usize = 5;
+
+/// The field of trailers that says how a call went.
+const STATUS: &[u8] = b"grpc-status";
+
+/// The names of statuses by their numbers, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
+const STATUS_NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// The name of a status; of one that has none, its number.
+#[must_use]
+pub fn status_name(status: usize) -> String {
+    match STATUS_NAMES.get(status) {
+        Some(name) => (*name).to_owned(),
+        None => status.to_string(),
+    }
+}
+
+/// A message as it is sent, its prefix before it; `None` where it is longer than the prefix can say.
+#[must_use]
+pub fn framed(message: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(message.len()).ok()?;
+    let mut framed = Vec::with_capacity(PREFIX_LENGTH + message.len());
+    framed.push(0);
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(message);
+    Some(framed)
+}
+
+/// The messages of a file: one a line in Base64 (RFC 4648, section 4), an empty line for one without a byte.
+///
+/// # Errors
+/// Which line is none, or that there is no line.
+pub fn messages(text: &str) -> Result<Vec<Vec<u8>>, String> {
+    let read = |(index, line): (usize, &str)| {
+        let fault = || format!("line {}: no message in Base64", index + 1);
+        message(line.trim()).ok_or_else(fault)
+    };
+    let messages: Vec<Vec<u8>> = text
+        .lines()
+        .enumerate()
+        .map(read)
+        .collect::<Result<_, _>>()?;
+    match messages.is_empty() {
+        true => Err("there is no message".to_owned()),
+        false => Ok(messages),
+    }
+}
+
+fn message(line: &str) -> Option<Vec<u8>> {
+    let unpadded = line.trim_end_matches('=');
+    // Whatever stands behind padding would be left out.
+    let is_whole = !unpadded.contains('=') && line.len() - unpadded.len() <= 2;
+    let mut message = Vec::new();
+    let is_read = base64::decode(unpadded.as_bytes(), Alphabet::Standard, &mut message);
+    (is_whole && is_read).then_some(message)
+}
+
+/// Whether a path is that of a method: it ends with a service and a method.
+#[must_use]
+pub fn is_method(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let mut part = || parts.next().is_some_and(|part| !part.is_empty());
+    let (method, service) = (part(), part());
+    method && service && parts.next().is_some() && !path.contains('?')
+}
+
+/// An answer as far as it has come, beside its body's length.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answer {
+    is_grpc: bool,
+    status: Option<u16>,
+    prefix: [u8; PREFIX_LENGTH],
+}
+
+impl Answer {
+    /// One that begins with this head. With `ends` nothing follows: then it holds what trailers would.
+    pub(crate) fn new(head: &ResponseHead, ends: bool) -> Answer {
+        let media_type = head.value(Known::ContentType).unwrap_or_default();
+        Answer {
+            is_grpc: is_media_type(media_type),
+            status: if ends { status_in(head) } else { None },
+            prefix: [0; PREFIX_LENGTH],
+        }
+    }
+
+    /// These bytes of the body have come, behind so many others.
+    pub(crate) fn data(&mut self, before: u64, bytes: &[u8]) {
+        let begin = usize::try_from(before).unwrap_or(PREFIX_LENGTH);
+        let missing = self.prefix.get_mut(begin..).unwrap_or_default();
+        for (place, byte) in missing.iter_mut().zip(bytes) {
+            *place = *byte;
+        }
+    }
+
+    /// Trailers have come, in which this [status stands](status_in).
+    pub(crate) fn ends(&mut self, status: Option<u16>) {
+        self.status = status;
+    }
+
+    /// Its status, if it is an answer of gRPC at all.
+    pub(crate) fn status(self) -> Option<u16> {
+        self.status.filter(|_| self.is_grpc)
+    }
+
+    /// What is wrong with it, whose body had so many bytes and whose status should be this one.
+    pub(crate) fn fault(self, length: u64, expected: u16) -> Option<Failure> {
+        let Some(status) = self.status() else {
+            return Some(Failure::NotGrpc);
+        };
+        if status != expected {
+            return Some(Failure::GrpcStatus);
+        }
+        // Calls that went wrong have no message.
+        let is_whole = status != 0 || self.is_one_message(length);
+        (!is_whole).then_some(Failure::GrpcMessage)
+    }
+
+    /// Whether a body of this length is one message.
+    fn is_one_message(self, length: u64) -> bool {
+        let [is_compressed, l0, l1, l2, l3] = self.prefix;
+        let announced = u32::from_be_bytes([l0, l1, l2, l3]);
+        is_compressed <= 1 && length == PREFIX_LENGTH as u64 + u64::from(announced)
+    }
+}
+
+/// The status that stands in trailers, or in a head that ends its response.
+pub(crate) fn status_in(trailers: &ResponseHead) -> Option<u16> {
+    let mut fields = trailers.fields().iter();
+    let found = fields.find(|field| field.name(trailers.bytes()) == STATUS);
+    found.and_then(|field| status(field.value(trailers.bytes())))
+}
+
+fn is_media_type(value: &[u8]) -> bool {
+    let Some((begin, rest)) = value.split_at_checked(MEDIA_TYPE.len()) else {
+        return false;
+    };
+    begin.eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
+        && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+}
+
+/// Digits; what is beyond the numbers that are counted is none.
+fn status(value: &[u8]) -> Option<u16> {
+    let digits = std::str::from_utf8(value).ok()?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let status = digits.parse::<u16>().ok().filter(|_| is_number)?;
+    (usize::from(status) < STATUSES).then_some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_framed() {
+        assert_eq!(framed(b"").unwrap(), [0; 5]);
+        assert_eq!(framed(b"abc").unwrap(), b"\0\0\0\0\x03abc");
+        let long = framed(&[7; 70_000]).unwrap();
+        assert_eq!(long[..6], [0, 0, 1, 0x11, 0x70, 7]);
+    }
+
+    #[test]
+    fn a_file_has_a_message_a_line() {
+        let read = messages("CgNhYmM=\n\n Zg== \r\nZg\n").unwrap();
+        let expected: [&[u8]; 4] = [b"\x0a\x03abc", b"", b"f", b"f"];
+        assert_eq!(read, expected);
+        for (text, words) in [
+            ("", "there is no message"),
+            ("Zg==\n{}\n", "line 2: no message in Base64"),
+            ("Zg==Zg==\n", "line 1"),
+            ("Zg===\n", "line 1"),
+            ("Z\n", "line 1"),
+            ("Z g\n", "line 1"),
+        ] {
+            let fault = messages(text).unwrap_err();
+            assert!(fault.starts_with(words), "{text:?}: {fault}");
+        }
+    }
+
+    #[test]
+    fn paths_of_methods_end_with_a_service_and_a_method() {
+        for path in ["/a.B/C", "/behind/a.B/C"] {
+            assert!(is_method(path), "{path}");
+        }
+        for path in ["/", "/a.B", "/a.B/", "//C", "/a.B/C?d", "a.B/C"] {
+            assert!(!is_method(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn media_types_may_name_a_format() {
+        for (value, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("Application/gRPC; charset=x", true),
+            ("application/grpc-web", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            assert_eq!(is_media_type(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn statuses_are_numbers_with_names() {
+        for (value, expected) in [
+            ("0", Some(0)),
+            ("14", Some(14)),
+            ("999", Some(999)),
+            ("1000", None),
+            ("", None),
+            ("+1", None),
+            ("OK", None),
+            ("70000", None),
+        ] {
+            assert_eq!(status(value.as_bytes()), expected, "{value}");
+        }
+        let names = [0, 14, 16, 17].map(status_name);
+        assert_eq!(names, ["OK", "UNAVAILABLE", "UNAUTHENTICATED", "17"]);
+    }
+
+    #[test]
+    fn a_message_must_be_whole_and_alone() {
+        let answer = |status: Option<u16>, pieces: &[&[u8]]| {
+            let mut answer = Answer {
+                is_grpc: true,
+                status,
+                ..Answer::default()
+            };
+            let mut length = 0;
+            for piece in pieces {
+                answer.data(length, piece);
+                length += piece.len() as u64;
+            }
+            answer.fault(length, 0)
+        };
+        for (pieces, expected) in [
+            (&[&b"\0\0\0\0\0"[..]][..], None),
+            (&[b"\0\0", b"\0\0", b"\x03a", b"bc"], None),
+            (&[], Some(Failure::GrpcMessage)),
+            (&[b"\0\0\0\0"], Some(Failure::GrpcMessage)),
+            (&[b"\0\0\0\0\x03ab"], Some(Failure::GrpcMessage)),
+            (&[b"\0\0\0\0\0\0\0\0\0\0"], Some(Failure::GrpcMessage)),
+            (&[b"\x01\0\0\0\x01a"], None),
+            (&[b"\x02\0\0\0\0"], Some(Failure::GrpcMessage)),
+        ] {
+            assert_eq!(answer(Some(0), pieces), expected, "{pieces:?}");
+        }
+        assert_eq!(answer(Some(5), &[]), Some(Failure::GrpcStatus));
+        assert_eq!(answer(None, &[b"\0\0\0\0\0"]), Some(Failure::NotGrpc));
+        let not_found = Answer {
+            is_grpc: true,
+            status: Some(5),
+            ..Answer::default()
+        };
+        assert_eq!(not_found.fault(0, 5), None);
+    }
+}
