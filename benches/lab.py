@@ -290,8 +290,8 @@ hosts:
 class HaProxy(Server):
     """HAProxy with one thread, as Debian has it, before one upstream with connections that are kept."""
 
-    def __init__(self, binary, folder, upstream, core):
-        self.upstream = upstream
+    def __init__(self, binary, folder, upstream, core, options=""):
+        self.upstream, self.options = upstream, options
         super().__init__("haproxy", binary, "", folder, core=core)
 
     def command(self):
@@ -310,7 +310,7 @@ frontend clients
   bind 127.0.0.1:{self.port} backlog 4096
   default_backend upstreams
 backend upstreams
-  server first 127.0.0.1:{self.upstream}
+  server first 127.0.0.1:{self.upstream} {self.options}
 """
 
 

@@ -3,7 +3,7 @@
 //! is the kernel's way of a request: no server that asks epoll for ordinary sockets can be much cheaper.
 //!
 //! With `--http2` it speaks as much of HTTP/2 as it takes to answer each request: it looks at the heads of frames, and at nothing
-//! else.
+//! else. The blocks of the answer's head and trailers are given to it, so that it can be a server of gRPC too.
 //!
 //! With `--work` it also computes for each request, always the same: how much slower it is than without is then known.
 //!
@@ -15,12 +15,16 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::RecvFlags;
 
 const USAGE: &str =
-    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2 | --proxy PORT] [--close [--watch]] [--work N]
+    "usage: xtask floor --address 127.0.0.1:PORT --response FILE [--batch N | --http2 [--head HEX] [--trailers HEX] | --proxy PORT]
+                   [--close [--watch]] [--work N]
 
   --batch N   every receive holds N requests: N responses leave in one send
-  --http2     each HEADERS frame of a client is answered with a head and the response as its body, in one frame
+  --http2     each request is answered, once it has ended, with a head, the response as its body, in one frame, and trailers if there are any
+  --head HEX  the header block of that head, where it is to say more than status 200
+  --trailers HEX  that of the trailers
   --proxy PORT  what a client sends goes to that port of the loopback, over connections that are kept, and as much as the
               response has comes back
   --close     the connection ends with the response; its request is waited for in the receive, which no server can afford
@@ -35,6 +39,7 @@ const EVENTS_MAX: usize = 512;
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (mut address, mut response, mut batch, mut work) = (None, None, 1, 0);
     let (mut close, mut watch, mut http2, mut upstream) = (false, false, false, None);
+    let (mut head, mut trailers) = (HEAD_OK.to_vec(), Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -42,6 +47,8 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             "--response" => response = arguments.next(),
             "--batch" => batch = arguments.next().and_then(|n| n.parse().ok()).ok_or(USAGE)?,
             "--http2" => http2 = true,
+            "--head" => head = arguments.next().and_then(bytes_of).ok_or(USAGE)?,
+            "--trailers" => trailers = arguments.next().and_then(bytes_of).ok_or(USAGE)?,
             "--proxy" => {
                 let port = arguments.next().and_then(|port| port.parse().ok());
                 upstream = Some(port.ok_or(USAGE)?);
@@ -69,7 +76,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         response: &response,
         work,
         close,
-        http2,
+        http2: http2.then_some(Blocks { head, trailers }),
     };
     serve(address, &answer, close && !watch).map_err(|error| format!("{address}: {error}"))
 }
@@ -80,8 +87,15 @@ struct FixedReply<'a> {
     work: u64,
     /// The connection ends with it.
     close: bool,
-    /// It is the body of a response over HTTP/2.
-    http2: bool,
+    /// It is the body of a response over HTTP/2 with these.
+    http2: Option<Blocks>,
+}
+
+/// The header blocks of a response.
+struct Blocks {
+    head: Vec<u8>,
+    /// Empty where there are none.
+    trailers: Vec<u8>,
 }
 
 /// A connection, and what of a frame has come without its end.
@@ -89,6 +103,8 @@ struct Client {
     stream: TcpStream,
     frames: Vec<u8>,
     has_begun: bool,
+    /// Bytes of bodies for which no new credit was given yet.
+    taken: usize,
 }
 
 impl Client {
@@ -97,6 +113,7 @@ impl Client {
             stream,
             frames: Vec::new(),
             has_begun: false,
+            taken: 0,
         }
     }
 }
@@ -105,8 +122,33 @@ impl Client {
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
 
-/// Our settings: none but those that hold anyway, and credit that no client uses up.
-const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
+/// The header block of a head that says nothing but `:status: 200`, by the static table.
+const HEAD_OK: &[u8] = b"\x88";
+
+/// Types of frames.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+
+/// Flags of frames: nothing follows on the stream; it is an acknowledgement; nothing follows of the block.
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// So many bytes of bodies may come before new credit is given, which is long before the first has been used up.
+const TAKEN_MAX: usize = 1 << 24;
+
+/// Our preface: no settings but those that hold anyway, and credit.
+const OUR_PREFACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
+
+/// What these hexadecimal digits stand for.
+fn bytes_of(digits: &String) -> Option<Vec<u8>> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
 
 /// Appends a frame of this type, with these flags, on this stream.
 fn put_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: &[u8], payload: &[u8]) {
@@ -165,35 +207,43 @@ fn serve(address: &str, answer: &FixedReply<'_>, at_once: bool) -> std::io::Resu
 }
 
 impl FixedReply<'_> {
-    /// Receives once and sends once; false when the connection is over, also because it is to end.
+    /// Receives once (of HTTP/2 all that is there) and sends once; false when the connection is over, also because it is to end.
     fn send(&self, client: &mut Client) -> bool {
         let mut input = [0; 16 * 1024];
-        let Ok(count @ 1..) = client.stream.read(&mut input) else {
+        let Ok(mut count @ 1..) = client.stream.read(&mut input) else {
             return false;
         };
         let worked = (0..self.work).fold(1_u64, |number, step| {
             black_box(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step)
         });
         black_box(worked);
-        if self.http2 {
-            let out = self.answer_frames(client, &input[..count]);
+        if let Some(blocks) = &self.http2 {
+            let mut out = Vec::with_capacity(4096);
+            self.answer_frames(client, blocks, &input[..count], &mut out);
+            // The edge has passed: what lies behind a full buffer would not be heard of again.
+            while count == input.len() {
+                count = match rustix::net::recv(&client.stream, &mut input, RecvFlags::DONTWAIT) {
+                    Ok((_, more)) => more,
+                    Err(_) => 0,
+                };
+                self.answer_frames(client, blocks, &input[..count], &mut out);
+            }
             return client.stream.write_all(&out).is_ok();
         }
         client.stream.write_all(self.response).is_ok() && !self.close
     }
 
-    /// The answers to the frames that have come whole.
-    fn answer_frames(&self, client: &mut Client, input: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(4096);
+    /// Appends the answers to the frames that have come whole.
+    fn answer_frames(&self, client: &mut Client, blocks: &Blocks, input: &[u8], out: &mut Vec<u8>) {
         client.frames.extend_from_slice(input);
         let mut at = 0;
         if !client.has_begun {
             if client.frames.len() < PREFACE {
-                return out;
+                return;
             }
             client.has_begun = true;
             at = PREFACE;
-            out.extend_from_slice(SETTINGS);
+            out.extend_from_slice(OUR_PREFACE);
         }
         while let Some(head) = client.frames.get(at..at + FRAME_HEAD) {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -201,19 +251,34 @@ impl FixedReply<'_> {
             if end > client.frames.len() {
                 break;
             }
-            match (head[3], head[4]) {
-                // HEADERS: `:status: 200` of the static table, and the body.
-                (1, _) => {
-                    put_frame(&mut out, 1, 4, &head[5..], b"\x88");
-                    put_frame(&mut out, 0, 1, &head[5..], self.response);
-                }
-                // SETTINGS, which want an acknowledgement.
-                (4, 0) => put_frame(&mut out, 4, 1, &[0; 4], b""),
+            let (kind, flags, stream) = (head[3], head[4], &head[5..]);
+            let payload = &client.frames[at + FRAME_HEAD..end];
+            match kind {
+                DATA | HEADERS if flags & END_STREAM != 0 => self.put_answer(out, blocks, stream),
+                SETTINGS if flags & ACK == 0 => put_frame(out, SETTINGS, ACK, &[0; 4], b""),
+                PING if flags & ACK == 0 => put_frame(out, PING, ACK, &[0; 4], payload),
                 _ => {}
             }
+            client.taken += if kind == DATA { length } else { 0 };
             at = end;
         }
         client.frames.drain(..at);
-        out
+        if client.taken >= TAKEN_MAX {
+            let credit = (client.taken as u32).to_be_bytes();
+            put_frame(out, WINDOW_UPDATE, 0, &[0; 4], &credit);
+            client.taken = 0;
+        }
+    }
+
+    /// Appends a whole answer.
+    fn put_answer(&self, out: &mut Vec<u8>, blocks: &Blocks, stream: &[u8]) {
+        put_frame(out, HEADERS, END_HEADERS, stream, &blocks.head);
+        if blocks.trailers.is_empty() {
+            put_frame(out, DATA, END_STREAM, stream, self.response);
+            return;
+        }
+        put_frame(out, DATA, 0, stream, self.response);
+        let flags = END_HEADERS | END_STREAM;
+        put_frame(out, HEADERS, flags, stream, &blocks.trailers);
     }
 }
