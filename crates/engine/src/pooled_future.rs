@@ -21,8 +21,8 @@ const KEPT_FROM: usize = 1024;
 /// The largest block that is kept is of so many steps.
 const STEPS_MAX: usize = 16;
 
-/// How many bytes a thread keeps in all.
-const KEPT_BYTES_MAX: usize = 256 * 1024;
+/// How many bytes a thread keeps in all: those of a hundred requests that are under way at once.
+const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
 /// How every kept block is aligned.
 const ALIGNMENT: usize = 16;

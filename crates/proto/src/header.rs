@@ -353,7 +353,8 @@ impl<'a> FromIterator<&'a [u8]> for NameSet {
 
 /// Whether there is a byte below 0x0E among them: a line break, or what is next to never in a value.
 #[inline]
-fn has_control(value: &[u8]) -> bool {
+#[must_use]
+pub fn has_control(value: &[u8]) -> bool {
     const EACH: u64 = u64::MAX / 255;
     let (words, rest) = value.as_chunks::<8>();
     let below = |word: u64| word.wrapping_sub(EACH * 0x0E) & !word & (EACH * 0x80);

@@ -195,17 +195,18 @@ pub(super) fn write_http2(
 ) -> Result<RequestHead, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = RequestHead::new();
-    let mut uri = Vec::new();
-    write_uri(request, proxy, target, &mut uri);
-    if uri.is_empty() {
+    head.put_with(b":method", |out| write_method(request, &settings, out));
+    head.put(b":scheme", target.scheme.name());
+    let mut has_uri = true;
+    head.put_with(b":path", |out| {
+        let start = out.len();
+        write_uri(request, proxy, target, out);
+        has_uri = out.len() > start;
+    });
+    if !has_uri {
         log::error!(request, Error, "zero length URI to proxy");
         return Err(500);
     }
-    let mut method = Vec::new();
-    write_method(request, &settings, &mut method);
-    head.put(b":method", &method);
-    head.put(b":scheme", target.scheme.name());
-    head.put(b":path", &uri);
     match fields::host(request, &settings.set) {
         Some(host) => head.put(b":authority", &host),
         None => head.put(b":authority", &target.host),

@@ -1,8 +1,10 @@
 //! The head of a request as HTTP/2 has it (RFC 9113, section 8.3.1).
 
+use std::cell::RefCell;
+
 use http::request::Request;
 use proto::h2::hpack::Field;
-use proto::header::{Known, NameSet};
+use proto::header::{Known, NameSet, append_value, has_control};
 
 use crate::passing::fields::SetField;
 
@@ -15,34 +17,74 @@ const OF_CONNECTION: [&[u8]; 5] = [
     b"upgrade",
 ];
 
+/// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections begin in one turn.
+const KEPT_MAX: usize = 64;
+
+/// The memory of longer heads goes back to the allocator.
+const KEPT_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Fields>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A head that is being written, field by field: the pseudo-fields first.
-#[derive(Default)]
 pub(crate) struct RequestHead {
+    fields: Fields,
+}
+
+/// Fields in their order.
+#[derive(Default)]
+struct Fields {
     bytes: Vec<u8>,
     /// Where each name ends, and each value; the next name begins there.
     ends: Vec<(u32, u32)>,
 }
 
+impl Drop for RequestHead {
+    fn drop(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        if fields.bytes.capacity() > KEPT_BYTES_MAX {
+            return;
+        }
+        fields.bytes.clear();
+        fields.ends.clear();
+        // A thread that ends keeps nothing.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.len() < KEPT_MAX {
+                kept.push(fields);
+            }
+        });
+    }
+}
+
 impl RequestHead {
     /// An empty one with room for what is usual.
     pub(crate) fn new() -> RequestHead {
-        RequestHead {
+        let kept = KEPT.with_borrow_mut(Vec::pop);
+        let fields = kept.unwrap_or_else(|| Fields {
             bytes: Vec::with_capacity(1024),
             ends: Vec::with_capacity(16),
-        }
+        });
+        RequestHead { fields }
     }
 
     /// Appends a field. Names become lower case; line breaks in values become spaces.
     pub(crate) fn put(&mut self, name: &[u8], value: &[u8]) {
-        self.put_with(name, |out| proto::header::append_value(value, out));
+        self.put_with(name, |out| out.extend_from_slice(value));
     }
 
     /// The same with a value that `write` appends.
     pub(crate) fn put_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
-        self.bytes.extend(name.iter().map(u8::to_ascii_lowercase));
-        let name_end = self.bytes.len() as u32;
-        write(&mut self.bytes);
-        self.ends.push((name_end, self.bytes.len() as u32));
+        let Fields { bytes, ends } = &mut self.fields;
+        bytes.extend(name.iter().map(u8::to_ascii_lowercase));
+        let name_end = bytes.len() as u32;
+        write(bytes);
+        if bytes.get(name_end as usize..).is_some_and(has_control) {
+            let value = bytes.split_off(name_end as usize);
+            append_value(&value, bytes);
+        }
+        ends.push((name_end, bytes.len() as u32));
     }
 
     /// Appends the length of the body.
@@ -80,11 +122,12 @@ impl RequestHead {
 
     /// The fields in their order.
     pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let Fields { bytes, ends } = &self.fields;
         let mut start = 0;
-        self.ends.iter().map(move |(name_end, value_end)| {
+        ends.iter().map(move |(name_end, value_end)| {
             let (name_end, value_end) = (*name_end as usize, *value_end as usize);
-            let name = self.bytes.get(start..name_end).unwrap_or_default();
-            let value = self.bytes.get(name_end..value_end).unwrap_or_default();
+            let name = bytes.get(start..name_end).unwrap_or_default();
+            let value = bytes.get(name_end..value_end).unwrap_or_default();
             start = value_end;
             Field::from((name, value))
         })
@@ -92,7 +135,7 @@ impl RequestHead {
 
     /// Bytes of all names and values.
     pub(crate) fn length(&self) -> u64 {
-        self.bytes.len() as u64
+        self.fields.bytes.len() as u64
     }
 }
 
@@ -105,4 +148,49 @@ fn is_of_connection(known: Known) -> bool {
             | Known::TransferEncoding
             | Known::Upgrade
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(head: &RequestHead) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let fields = head.fields();
+        fields
+            .map(|field| (field.name.to_vec(), field.value.to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn names_are_in_lower_case_and_values_have_no_line_breaks() {
+        let mut head = RequestHead::new();
+        head.put(b"X-One", b"a\r\nx-two: b");
+        head.put_with(b":path", |out| out.extend_from_slice(b"/a\nb"));
+        let expected = [
+            (b"x-one".to_vec(), b"a  x-two: b".to_vec()),
+            (b":path".to_vec(), b"/a b".to_vec()),
+        ];
+        assert_eq!(written(&head), expected);
+    }
+
+    #[test]
+    fn nothing_of_a_head_is_in_the_next_one_that_has_its_memory() {
+        let mut head = RequestHead::new();
+        head.put(b"authorization", b"secret");
+        drop(head);
+        assert!(KEPT.with_borrow(|kept| kept.len()) > 0);
+        let mut head = RequestHead::new();
+        assert_eq!(head.length(), 0);
+        assert!(written(&head).is_empty());
+        head.put(b"a", b"b");
+        assert_eq!(written(&head), [(b"a".to_vec(), b"b".to_vec())]);
+        drop(head);
+        let mut long = RequestHead::new();
+        long.put(b"a", &[b'b'; KEPT_BYTES_MAX + 1]);
+        drop(long);
+        assert!(KEPT.with_borrow(|kept| {
+            kept.iter()
+                .all(|fields| fields.bytes.capacity() <= KEPT_BYTES_MAX)
+        }));
+    }
 }
