@@ -13,7 +13,7 @@ use base::hash::Map;
 use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use super::hpack::{Decoder, Outcome};
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Pings};
 use super::priority::{Priority, Schedule};
 use super::request::{Asked, HeadFault, HeadReader, Rules, may_trail};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
@@ -37,9 +37,6 @@ const PSEUDO_FIELDS_MAX: usize = 8;
 
 /// Bytes of HEADERS that are no part of a header block: padding with its length, and a priority.
 const BESIDE_BLOCK_MAX: usize = 1 + 255 + 5;
-
-/// Bytes of DATA below which a frame counts as small; the last of a body does not.
-const SMALL_DATA: u32 = 64;
 
 /// What a connection allows.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +146,7 @@ pub(super) struct Body {
 pub(super) struct Meters {
     pub(super) resets: Meter,
     pub(super) settings: Meter,
-    pub(super) pings: Meter,
+    pub(super) pings: Pings,
     pub(super) priorities: Meter,
     empty: Meter,
     pub(super) updates: Meter,
@@ -540,7 +537,7 @@ impl<S> Connection<S> {
         let data = length - u32::from(head.has(flags::PADDED)) - padding;
         if length == 0 && !ends {
             self.count_empty()?;
-        } else if data < SMALL_DATA
+        } else if data < meter::SMALL_DATA
             && !ends
             && self
                 .meters
@@ -838,10 +835,16 @@ impl<S> Connection<S> {
         Ok(Taken::Event(Event::Refused(fault)))
     }
 
+    /// Counts a stream that ends by a reset; whether there have been too many in this second.
+    pub(super) fn resets_too_often(&mut self) -> bool {
+        let most = meter::RESETS_MAX.max(self.limits.streams_max.saturating_mul(2));
+        self.meters.resets.exceeds(self.second, most)
+    }
+
     /// A request has turned out to be malformed: nothing more of it is taken, and its user answers as long as that can be. It
     /// counts like the reset that follows.
     fn malformed(&mut self, stream: u32, fault: StreamFault) -> Result<Taken, Violation> {
-        if self.meters.resets.exceeds(self.second, meter::RESETS_MAX) {
+        if self.resets_too_often() {
             return Err(Violation::TooMany("malformed requests"));
         }
         self.ignore_rest(stream);
@@ -854,7 +857,7 @@ impl<S> Connection<S> {
         stream: u32,
         fault: StreamFault,
     ) -> Result<Taken, Violation> {
-        if self.meters.resets.exceeds(self.second, meter::RESETS_MAX) {
+        if self.resets_too_often() {
             return Err(Violation::TooMany("frames for which streams are reset"));
         }
         frame::put_reset(&mut self.control, stream, fault.code());

@@ -171,6 +171,7 @@ impl<S> Connection<S> {
             };
             frame::put_head(out, Kind::Data, ends, stream, part.len());
             out.extend_from_slice(part);
+            self.meters.pings.permit();
             rest = behind;
         }
         self.send_window -= body.len() as i64;
@@ -280,6 +281,7 @@ impl<S> Connection<S> {
             flags: if ends { flags::END_STREAM } else { 0 },
             stream,
         };
+        self.meters.pings.permit();
         self.send_window -= bytes as i64;
         if let Some(known) = self.streams.get_mut(&stream) {
             known.send_window -= bytes as i64;

@@ -24,7 +24,7 @@ impl<S> Connection<S> {
         if self.is_idle(head.stream) {
             return Err(Violation::Identifier("RST_STREAM"));
         }
-        if self.meters.resets.exceeds(self.second, meter::RESETS_MAX) {
+        if self.resets_too_often() {
             return Err(Violation::TooMany("RST_STREAM frames"));
         }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
@@ -117,7 +117,7 @@ impl<S> Connection<S> {
         if head.stream != 0 {
             return Err(Violation::Identifier("PING"));
         }
-        if self.meters.pings.exceeds(self.second, meter::PINGS_MAX) {
+        if self.meters.pings.exceeds(self.second) {
             return Err(Violation::TooMany("PING frames"));
         }
         if head.has(flags::ACK) {

@@ -28,7 +28,7 @@ use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, Kind, PREFACE, STREAM_MAX, flags};
 use super::hpack::{Decoder, Encoder, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT};
 use super::incoming::{Frames, Incoming, Payload};
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Pings};
 use super::response::{ResponseFault, ResponseHead};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 pub use sending::Opening;
@@ -196,7 +196,7 @@ pub struct Client<S> {
     /// Streams above that, which its user does not know of yet.
     not_served: Vec<u32>,
     output: Vec<u8>,
-    pings: Meter,
+    pings: Pings,
     settings: Meter,
     second: u32,
 }
@@ -240,7 +240,7 @@ impl<S> Client<S> {
             served_until: None,
             not_served: Vec::new(),
             output,
-            pings: Meter::default(),
+            pings: Pings::default(),
             settings: Meter::default(),
             second: 0,
         }
@@ -740,7 +740,7 @@ impl<S> Client<S> {
         if head.has(flags::ACK) {
             return Ok(Some(Event::Pong));
         }
-        if self.pings.exceeds(self.second, meter::PINGS_MAX) {
+        if self.pings.exceeds(self.second) {
             return Err(Violation::TooMany("PING frames"));
         }
         frame::put_ping(&mut self.output, true, payload);

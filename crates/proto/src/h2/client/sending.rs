@@ -210,6 +210,7 @@ impl<S> Client<S> {
             flags: if ends { flags::END_STREAM } else { 0 },
             stream,
         };
+        self.pings.permit();
         self.send_window -= bytes as i64;
         if let Some(known) = self.streams.get_mut(&stream) {
             known.send_window -= bytes as i64;

@@ -939,3 +939,19 @@ fn trailers_of_a_request_end_its_body() {
     assert_eq!(client.output(), b"");
     assert_eq!(client.open_again(1), None);
 }
+
+#[test]
+fn pings_behind_data_that_was_sent_do_not_count() {
+    let mut client = begun(&[]);
+    let stream = open(&mut client, false).unwrap();
+    let ping = frame_of(|out| frame::put_ping(out, false, *b"12345678"));
+    // As servers of gRPC measure how much may be on its way.
+    for _ in 0..5000 {
+        client.put_data(stream, b"a", false, true);
+        assert_eq!(feed(&mut client, &ping), Ok(vec![]));
+        client.clear_output();
+    }
+    let flood = ping.repeat(201);
+    let violation = Violation::TooMany("PING frames");
+    assert_eq!(feed(&mut client, &flood), Err(violation));
+}

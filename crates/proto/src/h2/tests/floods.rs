@@ -68,6 +68,20 @@ fn rapid_resets() {
 }
 
 #[test]
+fn a_client_may_give_up_all_that_it_may_have_at_once() {
+    for (streams_max, most) in [(200, 400), (201, 402), (1000, 2000)] {
+        let mut client = Client::begun(Limits {
+            streams_max,
+            ..LIMITS
+        });
+        let taken = flood(&mut client, |client, count| {
+            reset(begin_next(client, count), 8)
+        });
+        assert_eq!(taken, most);
+    }
+}
+
+#[test]
 fn resets_that_we_are_made_to_send() {
     // CVE-2025-8671: each way to have us end a stream.
     type Wrong = fn(&mut Client, u32) -> Vec<u8>;
@@ -155,6 +169,33 @@ fn pings_and_their_answers() {
 }
 
 #[test]
+fn pings_behind_data_that_was_sent() {
+    // As grpc-go has it: one whenever DATA has come behind the answer to the last.
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    let mut client = Client::usual();
+    client.get(1);
+    for _ in 0..5000 {
+        let _ = client.machine.sent(1, 1, false, true);
+        assert!(client.feed(&ping).is_ok());
+        client.control();
+    }
+    assert_eq!(flood(&mut client, |_, _| ping.clone()), 200);
+    // What was sent at once permits as well, but not for ever.
+    let mut client = Client::usual();
+    for number in 0..5000 {
+        let stream = 2 * number + 1;
+        client.get(stream);
+        assert!(
+            client
+                .machine
+                .answer(stream, b"\x88", b"a", 10, &mut Vec::new())
+        );
+        client.machine.release(stream);
+    }
+    assert_eq!(flood(&mut client, |_, _| ping.clone()), 1000 + 200);
+}
+
+#[test]
 fn priorities_of_both_kinds() {
     flood_by_the_second(2000, |_, _| frame(PRIORITY, 0, 1, &[0; 5]), Client::usual);
     let next = |_: &mut Client, count: u32| {
@@ -186,6 +227,12 @@ fn tiny_parts_of_a_body() {
         frame(DATA, 0, 1, b"a")
     };
     flood_by_the_second(20_000, next, with_upload);
+    // Messages of gRPC have five bytes before what they say.
+    let mut client = with_upload();
+    for _ in 0..30_000 {
+        client.machine.consumed(1, 5);
+        assert!(client.feed(&frame(DATA, 0, 1, &[0; 5])).is_ok());
+    }
     let next = |_: &mut Client, _| frame(DATA, PADDED, 1, &padded(b"", 0));
     flood_by_the_second(20_000, next, with_upload);
     // Many small bodies are many requests.
