@@ -2,27 +2,18 @@
 //!
 //! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use engine::Sleep;
-use http::exchange::Abort;
-use http::log::Level;
 use http::request::Request;
 use http::response::Field;
-use http::source::{Break, Given, Source, Told};
 use proto::header::Known;
 use proto::method::Method;
 
-use crate::passing::READING_BODY;
+use super::errors::STATUS;
 use crate::passing::attempts::Attempts;
 
 /// How the media type of every call begins.
 const MEDIA_TYPE: &[u8] = b"application/grpc";
-
-/// The field and the trailer that hold a call's status.
-pub(super) const STATUS: &[u8] = b"grpc-status";
 
 /// Whether a request is a call.
 pub(super) fn is_call(request: &Request) -> bool {
@@ -87,90 +78,6 @@ pub fn status_of(request: &Request) -> Option<Option<u16>> {
 /// The number of a status.
 pub(super) fn number(value: &[u8]) -> Option<u16> {
     std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// The body of an answer that is broken off at its call's deadline: its client waits no longer.
-pub(super) struct Deadline {
-    source: Box<dyn Source>,
-    timer: Sleep,
-    is_over: bool,
-    is_told: bool,
-}
-
-impl Deadline {
-    pub(super) fn new(source: Box<dyn Source>, deadline: Instant) -> Deadline {
-        Deadline {
-            source,
-            timer: engine::sleep_until(deadline),
-            is_over: false,
-            is_told: false,
-        }
-    }
-
-    fn look(&mut self, context: &mut Context<'_>) -> bool {
-        self.is_over = self.is_over || Pin::new(&mut self.timer).poll(context).is_ready();
-        self.is_over
-    }
-}
-
-impl std::fmt::Debug for Deadline {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Deadline")
-    }
-}
-
-impl Source for Deadline {
-    fn next(&mut self) -> Given {
-        match (
-            self.is_over,
-            std::mem::replace(&mut self.is_told, self.is_over),
-        ) {
-            (false, _) => self.source.next(),
-            (true, false) => {
-                let text = format!("deadline of the client is over {READING_BODY}");
-                Given::Told(Told::new(Level::Info, text))
-            }
-            (true, true) => Given::Broken(Break::Framing),
-        }
-    }
-
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.source.poll_more(context) {
-            Poll::Pending if self.look(context) => Poll::Ready(()),
-            polled => polled,
-        }
-    }
-
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
-        match self.source.poll_ahead(context) {
-            Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),
-            polled => polled,
-        }
-    }
-
-    fn queued_max(&self) -> Option<usize> {
-        self.source.queued_max()
-    }
-
-    fn is_whole(&self) -> bool {
-        self.source.is_whole()
-    }
-
-    fn outlives_client(&self) -> bool {
-        self.source.outlives_client()
-    }
-
-    fn trailers(&mut self) -> Vec<Field> {
-        self.source.trailers()
-    }
-
-    fn give_up(&mut self, left: &Abort) -> Told {
-        self.source.give_up(left)
-    }
-
-    fn beginning(&self) -> &'static str {
-        self.source.beginning()
-    }
 }
 
 #[cfg(test)]

@@ -13,11 +13,27 @@ use http::chain::{Chain, HeadFilter, Refused};
 use http::request::Request;
 use http::response::Field;
 use http::slots::OfRequest;
+use http::source::Break;
+use proto::h2::ErrorCode;
 
-use super::call::{self, STATUS};
+use super::call;
+use crate::passing::http2::conversation::Outcome;
+
+/// The field and the trailer that hold a call's status.
+pub(super) const STATUS: &[u8] = b"grpc-status";
+
+/// The one that says it in words.
+const MESSAGE: &[u8] = b"grpc-message";
+
+/// A status, and words for it.
+pub(super) type Status = (u16, &'static [u8]);
+
+/// That of a call whose deadline is over.
+pub(super) const LATE: Status = (status::DEADLINE_EXCEEDED, b"deadline exceeded");
 
 /// Names of statuses, <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>.
 mod status {
+    pub(super) const CANCELLED: u16 = 1;
     pub(super) const UNKNOWN: u16 = 2;
     pub(super) const DEADLINE_EXCEEDED: u16 = 4;
     pub(super) const PERMISSION_DENIED: u16 = 7;
@@ -68,16 +84,9 @@ impl HeadFilter for Errors {
         response.charset = Bytes::new();
         response.content_length = Some(0);
         response.header_only = true;
-        let field = |name: &'static [u8], value: Bytes| Field {
-            name: Bytes::from_static(name),
-            value,
-        };
         response
             .fields
-            .push(field(STATUS, status.to_string().into()));
-        response
-            .fields
-            .push(field(b"grpc-message", Bytes::from_static(message)));
+            .extend(fields(status, Bytes::from_static(message)));
         if self.as_grpc {
             response.status = 200;
             response.status_text = None;
@@ -87,22 +96,95 @@ impl HeadFilter for Errors {
 }
 
 /// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside that the causes that are known here.
-fn of_http(request: &mut Request, http: u16) -> (u16, &'static [u8]) {
+fn of_http(request: &mut Request, http: u16) -> Status {
     let is_late = request
         .own
         .get(&OF_REQUEST)
         .is_some_and(|known| known.is_late);
     let was_passed_on = request.upstream.is_some();
     match http {
-        504 if is_late => (status::DEADLINE_EXCEEDED, b"deadline exceeded"),
+        504 if is_late => LATE,
+        503 if !was_passed_on => (status::RESOURCE_EXHAUSTED, b"too many requests"),
+        http => of_status(http),
+    }
+}
+
+/// The same of what the status says alone.
+fn of_status(http: u16) -> Status {
+    match http {
         400 => (status::INTERNAL, b"bad request"),
         401 => (status::UNAUTHENTICATED, b"unauthenticated"),
         403 => (status::PERMISSION_DENIED, b"permission denied"),
         404 => (status::UNIMPLEMENTED, b"not found"),
         413 => (status::RESOURCE_EXHAUSTED, b"message is too large"),
         429 => (status::RESOURCE_EXHAUSTED, b"too many requests"),
-        503 if !was_passed_on => (status::RESOURCE_EXHAUSTED, b"too many requests"),
+        408 => (status::UNAVAILABLE, b"request timed out"),
         502..=504 => (status::UNAVAILABLE, b"upstream is unavailable"),
         _ => (status::UNKNOWN, b"unknown error"),
+    }
+}
+
+/// The status of a call whose answer is broken off in the middle.
+pub(super) fn of_broken(outcome: &Outcome, broken: Break) -> Status {
+    if let Some(http) = outcome.refused() {
+        return of_status(http);
+    }
+    match (outcome.reset(), broken) {
+        (Some(code), _) => of_code(code),
+        (None, Break::Unfinished) => of_status(502),
+        (None, _) => (status::INTERNAL, b"upstream sent an invalid answer"),
+    }
+}
+
+/// That of a stream that its server has reset, as clients have it
+/// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>).
+fn of_code(code: ErrorCode) -> Status {
+    match code {
+        ErrorCode::RefusedStream => (status::UNAVAILABLE, b"upstream refused the stream"),
+        ErrorCode::Cancel => (status::CANCELLED, b"upstream cancelled the stream"),
+        ErrorCode::EnhanceYourCalm => (status::RESOURCE_EXHAUSTED, b"upstream has too much to do"),
+        ErrorCode::InadequateSecurity => {
+            (status::PERMISSION_DENIED, b"upstream wants better security")
+        }
+        _ => (status::INTERNAL, b"upstream reset the stream"),
+    }
+}
+
+/// How a status is told, in a head or as trailers.
+pub(super) fn fields(status: u16, message: Bytes) -> [Field; 2] {
+    let field = |name: &'static [u8], value: Bytes| Field {
+        name: Bytes::from_static(name),
+        value,
+    };
+    [
+        field(STATUS, status.to_string().into()),
+        field(MESSAGE, message),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors> has them.
+    #[test]
+    fn codes_of_streams_have_statuses() {
+        for (number, expected) in [
+            (0, 13),
+            (1, 13),
+            (2, 13),
+            (3, 13),
+            (4, 13),
+            (6, 13),
+            (7, 14),
+            (8, 1),
+            (9, 13),
+            (10, 13),
+            (11, 8),
+            (12, 7),
+        ] {
+            let (status, _) = of_code(ErrorCode::from_number(number));
+            assert_eq!(status, expected, "{number}");
+        }
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and what is sent and answered is carried, as with
 //! `proxy_http_version 2` (`passing::http2`), but always as it comes, both ways at once. `settings` declares the directives; here is what is gRPC's
-//! own: `call` knows a call and its deadline, `errors` has answers of ours that a client of gRPC understands, `web` is gRPC-Web, `probe`
-//! asks whether a server is well.
+//! own: `call` knows a call and its deadline, `errors` has answers of ours that a client of gRPC understands, `body` ends what breaks off, `web`
+//! is gRPC-Web, `probe` asks whether a server is well.
 
+mod body;
 pub mod call;
 mod errors;
 pub mod probe;
 mod settings;
 mod web;
+
+use std::time::Instant;
 
 use bytes::Bytes;
 use engine::select::{Either, either};
@@ -36,7 +39,7 @@ use crate::passing::http2::head::RequestHead;
 use crate::passing::response::READING;
 use crate::passing::rewriting::Unchanged;
 use crate::passing::tries::note;
-use call::Deadline;
+use body::CallBody;
 use settings::Settings;
 use web::Web;
 
@@ -68,32 +71,27 @@ async fn serve(
     pass: &GrpcPass,
 ) -> Result<Step, Abort> {
     let Some(deadline) = call::deadline(request) else {
-        return pass_on(request, exchange, pass).await;
+        return pass_on(request, exchange, pass, None).await;
     };
-    let passed = pass_on(request, exchange, pass);
-    let step = match either(passed, engine::sleep_until(deadline)).await {
-        Either::First(step) => step?,
+    let passed = pass_on(request, exchange, pass, Some(deadline));
+    match either(passed, engine::sleep_until(deadline)).await {
+        Either::First(step) => step,
         Either::Second(()) => {
             log::error!(request, Info, "deadline of the client is over {READING}");
             note(request, |attempt, began| {
                 attempt.response_time = began.elapsed();
             });
             errors::note_deadline(request);
-            return Ok(finish(request, 504));
+            Ok(finish(request, 504))
         }
-    };
-    Ok(match step {
-        Step::Respond(Body::Source(source)) => {
-            Step::Respond(Body::Source(Box::new(Deadline::new(source, deadline))))
-        }
-        step => step,
-    })
+    }
 }
 
 async fn pass_on(
     request: &mut Request,
     exchange: &mut Exchange,
     pass: &GrpcPass,
+    deadline: Option<Instant>,
 ) -> Result<Step, Abort> {
     let settings = &pass.settings;
     let found = match pass.destination.find(request, Level::Error) {
@@ -164,7 +162,17 @@ async fn pass_on(
     if answer.ends_with_head() && request.response.content_length.is_none() {
         request.response.content_length = Some(0);
     }
-    let step = answer.deliver(&delivery, request, peer);
+    // A length that was announced holds, and without HTTP/2 nothing tells the end of what breaks off from its end.
+    let sees_trailers = web.is_some() || request.client.is_of_fields();
+    let has_trailers = sees_trailers && request.response.content_length.is_none();
+    let outcome = answer.outcome();
+    let step = match answer.deliver(&delivery, request, peer) {
+        Step::Respond(Body::Source(source)) if call::is_call(request) => {
+            let body = CallBody::new(source, outcome, has_trailers, deadline);
+            Step::Respond(Body::Source(Box::new(body)))
+        }
+        step => step,
+    };
     Ok(match (step, web) {
         (Step::Respond(body), Some(web)) => Step::Respond(web.respond(request, body)),
         (step, _) => step,

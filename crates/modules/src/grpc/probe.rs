@@ -10,7 +10,8 @@ use engine::net::Address;
 use http::log;
 use http::request::Request;
 
-use super::call::{self, STATUS};
+use super::call;
+use super::errors::STATUS;
 use super::settings::GrpcPass;
 use crate::passing::READING_BODY;
 use crate::passing::fields;

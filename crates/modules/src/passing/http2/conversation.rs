@@ -69,6 +69,28 @@ pub(crate) struct Http2Answer {
     /// What is left of the request's body goes on beside that of the answer.
     upload: Option<Upload>,
     flow: Rc<Flow>,
+    refused: Rc<Cell<Option<u16>>>,
+}
+
+/// Why the body of an answer has been broken off, once it has.
+pub(crate) struct Outcome {
+    flow: Rc<Flow>,
+    refused: Rc<Cell<Option<u16>>>,
+}
+
+impl Outcome {
+    /// With which code the peer has reset the stream, if it has.
+    pub(crate) fn reset(&self) -> Option<ErrorCode> {
+        match self.flow.end() {
+            Some(End::Reset(code, None)) => Some(code),
+            _ => None,
+        }
+    }
+
+    /// The status with which the request would have been answered for what has become of its own body, if that is the reason.
+    pub(crate) fn refused(&self) -> Option<u16> {
+        self.refused.get()
+    }
 }
 
 impl<'a> Http2Conversation<'a> {
@@ -137,6 +159,7 @@ impl Conversation for Http2Conversation<'_> {
                 read: answer,
                 upload,
                 flow,
+                refused: Rc::default(),
             }),
             Err(ended) => {
                 remember(request, &answer.head);
@@ -379,10 +402,18 @@ impl Http2Answer {
         let delimited = Delimited::Own(Box::new(StreamBody(self.flow)));
         let step = delivery.respond(request, peer, &self.read.head, delimited, arrived);
         match (step, self.upload) {
-            (Step::Respond(Body::Source(source)), Some(upload)) => {
-                Step::Respond(Body::Source(Box::new(BesideUpload::new(source, upload))))
-            }
+            (Step::Respond(Body::Source(source)), Some(upload)) => Step::Respond(Body::Source(
+                Box::new(BesideUpload::new(source, upload, self.refused)),
+            )),
             (step, _) => step,
+        }
+    }
+
+    /// Tells later how its body has ended.
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome {
+            flow: Rc::clone(&self.flow),
+            refused: Rc::clone(&self.refused),
         }
     }
 

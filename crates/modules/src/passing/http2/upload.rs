@@ -1,7 +1,9 @@
 //! A request's body on its way to a peer, beside whatever else is done for the request: as it comes from the client, or from a file.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -127,15 +129,22 @@ pub(super) struct BesideUpload {
     upload: Option<Upload>,
     told: Option<Told>,
     is_broken: bool,
+    /// See [`Outcome`](super::conversation::Outcome).
+    refused: Rc<Cell<Option<u16>>>,
 }
 
 impl BesideUpload {
-    pub(super) fn new(source: Box<dyn Source>, upload: Upload) -> BesideUpload {
+    pub(super) fn new(
+        source: Box<dyn Source>,
+        upload: Upload,
+        refused: Rc<Cell<Option<u16>>>,
+    ) -> BesideUpload {
         BesideUpload {
             source,
             upload: Some(upload),
             told: None,
             is_broken: false,
+            refused,
         }
     }
 
@@ -148,27 +157,28 @@ impl BesideUpload {
             return false;
         };
         self.upload = None;
-        let told = match ended {
+        let (status, told) = match ended {
             // That a client has left is found out by what sends to it.
             Ok(()) | Err(Stopped::Client(Abort::Closed(_))) => return false,
-            Err(Stopped::Client(Abort::BodyTimedOut)) => Told::new(
-                Level::Info,
-                format!("client timed out (110: Connection timed out) {READING_BODY}"),
-            ),
+            Err(Stopped::Client(Abort::BodyTimedOut)) => {
+                let text = format!("client timed out (110: Connection timed out) {READING_BODY}");
+                (408, Told::new(Level::Info, text))
+            }
             Err(Stopped::Client(Abort::BodyTooLarge { received, chunk })) => {
                 let length = received + chunk;
                 let text =
                     format!("client intended to send too large chunked body: {length} bytes");
-                Told::new(Level::Error, text)
+                (413, Told::new(Level::Error, text))
             }
-            Err(Stopped::Client(Abort::BadBody(text))) => Told::new(Level::Info, text),
-            Err(Stopped::Client(_)) => Told::new(Level::Info, "client broke off its body"),
+            Err(Stopped::Client(Abort::BadBody(text))) => (400, Told::new(Level::Info, text)),
+            Err(Stopped::Client(_)) => (400, Told::new(Level::Info, "client broke off its body")),
             Err(Stopped::TimedOut) => {
                 let text = format!("upstream timed out (110: Connection timed out) {SENDING}");
-                Told::new(Level::Error, text)
+                (504, Told::new(Level::Error, text))
             }
-            Err(Stopped::File(text)) => Told::new(Level::Crit, format!("{text} {SENDING}")),
+            Err(Stopped::File(text)) => (500, Told::new(Level::Crit, format!("{text} {SENDING}"))),
         };
+        self.refused.set(Some(status));
         self.told = Some(told);
         self.is_broken = true;
         true

@@ -1,0 +1,136 @@
+//! The body of an answer to a call, which ends with a status whatever becomes of it.
+//!
+//! Where an answer breaks off behind its head nginx resets the client's stream, and clients make an internal error of that. Here it ends with trailers that say
+//! what has happened: that its server is not there any more, or has reset the stream, or that the deadline is over.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::Sleep;
+use http::exchange::Abort;
+use http::log::Level;
+use http::response::Field;
+use http::source::{Break, Given, Source, Told};
+
+use super::errors::{self, Status};
+use crate::passing::READING_BODY;
+use crate::passing::http2::conversation::Outcome;
+
+/// See the module.
+pub(super) struct CallBody {
+    source: Box<dyn Source>,
+    outcome: Outcome,
+    /// Whether the client sees trailers.
+    has_trailers: bool,
+    deadline: Option<Sleep>,
+    /// With which status it has been broken off.
+    status: Option<Status>,
+    /// The deadline is over, and that is to be logged.
+    is_to_tell: bool,
+}
+
+impl CallBody {
+    pub(super) fn new(
+        source: Box<dyn Source>,
+        outcome: Outcome,
+        has_trailers: bool,
+        deadline: Option<Instant>,
+    ) -> CallBody {
+        CallBody {
+            source,
+            outcome,
+            has_trailers,
+            deadline: deadline.map(engine::sleep_until),
+            status: None,
+            is_to_tell: false,
+        }
+    }
+
+    /// Whether the deadline is over.
+    fn look(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(timer) = &mut self.deadline
+            && Pin::new(timer).poll(context).is_ready()
+        {
+            self.deadline = None;
+            self.status = Some(errors::LATE);
+            self.is_to_tell = true;
+        }
+        self.status.is_some()
+    }
+
+    fn end(&self) -> Given {
+        match self.has_trailers {
+            true => Given::End,
+            false => Given::Broken(Break::Framing),
+        }
+    }
+}
+
+impl std::fmt::Debug for CallBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CallBody")
+    }
+}
+
+impl Source for CallBody {
+    fn next(&mut self) -> Given {
+        if std::mem::take(&mut self.is_to_tell) {
+            let text = format!("deadline of the client is over {READING_BODY}");
+            return Given::Told(Told::new(Level::Info, text));
+        }
+        if self.status.is_some() {
+            return self.end();
+        }
+        match self.source.next() {
+            Given::Broken(broken) if self.has_trailers => {
+                self.status = Some(errors::of_broken(&self.outcome, broken));
+                Given::End
+            }
+            given => given,
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.source.poll_more(context) {
+            Poll::Pending if self.look(context) => Poll::Ready(()),
+            polled => polled,
+        }
+    }
+
+    /// A client that takes nothing does not get the end of what it has not taken either.
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        match self.source.poll_ahead(context) {
+            Poll::Pending if self.look(context) => Poll::Ready(Err(Break::Framing)),
+            polled => polled,
+        }
+    }
+
+    fn queued_max(&self) -> Option<usize> {
+        self.source.queued_max()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.source.is_whole()
+    }
+
+    fn outlives_client(&self) -> bool {
+        self.source.outlives_client()
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        let Some((status, message)) = self.status else {
+            return self.source.trailers();
+        };
+        errors::fields(status, Bytes::from_static(message)).into()
+    }
+
+    fn give_up(&mut self, left: &Abort) -> Told {
+        self.source.give_up(left)
+    }
+
+    fn beginning(&self) -> &'static str {
+        self.source.beginning()
+    }
+}
