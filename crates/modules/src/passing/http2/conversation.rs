@@ -114,6 +114,8 @@ impl<'a> Http2Conversation<'a> {
 enum Came {
     Head(Result<Head, End>),
     Uploaded(Result<(), Stopped>),
+    /// What was queued of the body has been sent.
+    Sent,
 }
 
 impl Conversation for Http2Conversation<'_> {
@@ -257,6 +259,7 @@ impl Http2Conversation<'_> {
                 (None, 0) => (self.passing.read_timeout, flow.sent()),
                 (None, _) => (tries.send_timeout, flow.sent()),
             };
+            let is_sending = upload.is_none() && flow.queued() > 0;
             let coming = poll_fn(|context| {
                 if let Some(uploading) = upload
                     && let Poll::Ready(uploaded) = uploading.poll(context)
@@ -264,7 +267,13 @@ impl Http2Conversation<'_> {
                     *upload = None;
                     return Poll::Ready(Came::Uploaded(uploaded));
                 }
-                stream.poll_head(context).map(Came::Head)
+                if let Poll::Ready(head) = stream.poll_head(context) {
+                    return Poll::Ready(Came::Head(head));
+                }
+                match is_sending && flow.poll_drained(0, context.waker()).is_ready() {
+                    true => Poll::Ready(Came::Sent),
+                    false => Poll::Pending,
+                }
             });
             let coming = either(coming, engine::sleep(timeout));
             let came = match tries.ignore_client_abort {
@@ -279,7 +288,7 @@ impl Http2Conversation<'_> {
             match came {
                 Either::First(Came::Head(Ok(head))) => return Ok(head),
                 Either::First(Came::Head(Err(end))) => return Err(self.ended(request, end)),
-                Either::First(Came::Uploaded(Ok(()))) => {}
+                Either::First(Came::Uploaded(Ok(())) | Came::Sent) => {}
                 Either::First(Came::Uploaded(Err(stopped))) => {
                     return Err(not_sent(request, exchange, stopped));
                 }
