@@ -25,7 +25,7 @@ use transport::Transport;
 
 use super::flow::{End, Flow};
 use super::head::RequestHead;
-use super::links::Links;
+use super::links::{Links, Permit};
 
 /// Bytes of an answer's body that a peer may send before any of it is taken on.
 const WINDOW: u32 = 256 * 1024;
@@ -142,7 +142,8 @@ impl Link {
     /// Whether another request may begin on it now.
     pub(super) fn has_room(&self) -> bool {
         let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
-        may_begin && !self.has_served() && self.machine.borrow().may_open()
+        let machine = self.machine.borrow();
+        may_begin && machine.has_begun() && machine.may_open() && !self.has_served()
     }
 
     /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).
@@ -241,9 +242,9 @@ impl Link {
 
     // What its task does.
 
-    /// Serves requests until it ends.
-    pub(super) async fn run(self: Rc<Link>, links: Rc<RefCell<Links>>) {
-        let ending = self.go_on(&links).await;
+    /// Serves requests until it ends. Those that wait for it do so until its peer has begun.
+    pub(super) async fn run(self: Rc<Link>, links: Rc<RefCell<Links>>, permit: Permit) {
+        let ending = self.go_on(&links, permit).await;
         self.has_ended.set(true);
         links.borrow_mut().remove(&self);
         self.leave(&ending);
@@ -258,7 +259,8 @@ impl Link {
         }
     }
 
-    async fn go_on(&self, links: &RefCell<Links>) -> Ending {
+    async fn go_on(&self, links: &RefCell<Links>, permit: Permit) -> Ending {
+        let mut permit = Some(permit);
         let mut pings = Pings::default();
         loop {
             let is_full = self.flush();
@@ -285,6 +287,9 @@ impl Link {
                     pings.asked = None;
                     if let Err(violation) = self.handle(&buffer, &mut pings) {
                         return Ending::Violated(violation);
+                    }
+                    if self.machine.borrow().has_begun() {
+                        drop(permit.take());
                     }
                 }
                 Woken::Received(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {

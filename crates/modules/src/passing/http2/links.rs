@@ -1,6 +1,7 @@
 //! The connections of HTTP/2 that a thread has to peers, for requests to find one with room.
 //!
-//! They outlive reloads, as all that are kept do. While one is being made, others that could share it wait for it.
+//! They outlive reloads, as all that are kept do. While one is being made, others that could share it wait for it, until its peer has said how
+//! many requests it takes at once: only the first goes out before that.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,7 +22,7 @@ use super::stream::StreamHandle;
 /// What the thread has.
 static LINKS: Slot<Links, Thread> = Slot::new();
 
-/// Requests that wait for a connection which is being made: as many as it has streams before its peer has said how many.
+/// Requests that wait for a connection which is being made: as many as any peer should take at once (RFC 9113, section 6.5.2).
 const WAITING_MAX: usize = 100;
 
 /// The connections of a thread.
@@ -68,7 +69,7 @@ pub(in crate::passing) enum Acquired {
     Anew(Permit),
 }
 
-/// The right to make a connection that others wait for; dropped without one, the next of them has it.
+/// The right to make a connection that others wait for until it is dropped: they share what there is then, or else the next of them has the right.
 pub(in crate::passing) struct Permit {
     links: Rc<RefCell<Links>>,
     connecting: Rc<Connecting>,
@@ -142,7 +143,7 @@ impl Connecting {
 }
 
 impl Permit {
-    /// The connection is there: it serves from now on, this request first.
+    /// The connection is there: it serves from now on, this request first. The others wait for its peer.
     pub(in crate::passing) fn begin(self, transport: Transport, group: &Group) -> StreamHandle {
         let Connecting { address, terms, .. } = &*self.connecting;
         let link = Rc::new(Link::new(transport, group, address, terms));
@@ -152,7 +153,8 @@ impl Permit {
             of_group.push(Rc::clone(&link));
         }
         drop(known);
-        engine::spawn(Rc::clone(&link).run(Rc::clone(&self.links)));
+        let links = Rc::clone(&self.links);
+        engine::spawn(Rc::clone(&link).run(links, self));
         StreamHandle::new(link)
     }
 }
