@@ -91,7 +91,7 @@ fn each_server(check: impl Fn(&Server, &mut Client)) {
              http2 on;
              grpc_set_header grpc-timeout \"\";
              upstream behind {{ zone behind 256k; server 127.0.0.1:{}; keepalive 16; }}
-             server {{ listen 127.0.0.1:PORT; server_name as-grpc; grpc_errors grpc; location / {{ grpc_pass behind; }} }}
+             server {{ listen 127.0.0.1:PORT; server_name as-grpc; grpc_errors grpc; location / {{ grpc_pass behind; }} location = /metrics {{ metrics; }} }}
              server {{ listen 127.0.0.1:PORT; server_name small; client_max_body_size 100; location / {{ grpc_pass behind; }} }}
              server {{ listen 127.0.0.1:PORT; server_name impatient; client_body_timeout 200ms; location / {{ grpc_pass behind; }} }}
              server {{ listen 127.0.0.1:PORT; server_name hurried; grpc_read_timeout 200ms; grpc_send_timeout 1h; location / {{ grpc_pass behind; }} }}
@@ -150,5 +150,30 @@ fn what_breaks_off_has_a_status() {
         client.send(&out);
         let large = of_trailers(&client.response(stream), b"heard a");
         assert_eq!(large, of("8", "message is too large"));
+        // They are counted by what the client has been told.
+        let metrics = client.get("/metrics");
+        assert_eq!(metrics.status, 200, "{metrics:?}");
+        let metrics = String::from_utf8(metrics.body).unwrap();
+        let counted: Vec<_> = metrics
+            .lines()
+            .filter(|line| line.starts_with("tidegate_grpc_calls_total{"))
+            .map(|line| {
+                let mut texts = line.split('"').skip(1).step_by(2);
+                (texts.next().unwrap(), texts.last().unwrap(), line)
+            })
+            .collect();
+        for (host, status) in [
+            ("usual", "4"),
+            ("hurried", "14"),
+            ("impatient", "14"),
+            ("small", "8"),
+        ] {
+            let of_host = counted.iter().filter(|(name, ..)| *name == host);
+            let of_host: Vec<_> = of_host.collect();
+            assert!(
+                matches!(&*of_host, [(_, told, line)] if *told == status && line.ends_with(" 1")),
+                "{host} {of_host:?} {metrics}"
+            );
+        }
     });
 }

@@ -14,7 +14,7 @@ use http::log::Level;
 use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 
-use super::errors::{self, Status};
+use super::errors::{self, Ended, Status};
 use crate::passing::READING_BODY;
 use crate::passing::http2::conversation::Outcome;
 
@@ -27,6 +27,8 @@ pub(super) struct CallBody {
     deadline: Option<Sleep>,
     /// With which status it has been broken off.
     status: Option<Status>,
+    /// The same, for what counts calls.
+    ended: Ended,
     /// The deadline is over, and that is to be logged.
     is_to_tell: bool,
 }
@@ -37,6 +39,7 @@ impl CallBody {
         outcome: Outcome,
         has_trailers: bool,
         deadline: Option<Instant>,
+        ended: Ended,
     ) -> CallBody {
         CallBody {
             source,
@@ -44,6 +47,7 @@ impl CallBody {
             has_trailers,
             deadline: deadline.map(engine::sleep_until),
             status: None,
+            ended,
             is_to_tell: false,
         }
     }
@@ -54,10 +58,15 @@ impl CallBody {
             && Pin::new(timer).poll(context).is_ready()
         {
             self.deadline = None;
-            self.status = Some(errors::LATE);
+            self.break_off(errors::LATE);
             self.is_to_tell = true;
         }
         self.status.is_some()
+    }
+
+    fn break_off(&mut self, status: Status) {
+        self.status = Some(status);
+        self.ended.set(Some(status.0));
     }
 
     fn end(&self) -> Given {
@@ -84,9 +93,12 @@ impl Source for CallBody {
             return self.end();
         }
         match self.source.next() {
-            Given::Broken(broken) if self.has_trailers => {
-                self.status = Some(errors::of_broken(&self.outcome, broken));
-                Given::End
+            Given::Broken(broken) => {
+                self.break_off(errors::of_broken(&self.outcome, broken));
+                match self.has_trailers {
+                    true => Given::End,
+                    false => Given::Broken(broken),
+                }
             }
             given => given,
         }

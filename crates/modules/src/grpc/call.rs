@@ -9,7 +9,7 @@ use http::response::Field;
 use proto::header::Known;
 use proto::method::Method;
 
-use super::errors::STATUS;
+use super::errors::{self, STATUS};
 use crate::passing::attempts::Attempts;
 
 /// How the media type of every call begins.
@@ -71,6 +71,9 @@ pub fn status_of(request: &Request) -> Option<Option<u16>> {
         let found = fields.find(|field| field.name.eq_ignore_ascii_case(STATUS));
         found.and_then(|field| number(&field.value))
     };
+    if let Some(status) = errors::status_of_broken(request) {
+        return Some(Some(status));
+    }
     let in_trailers = Attempts::of(request).and_then(|seen| find(&seen.borrow().trailers));
     Some(in_trailers.or_else(|| find(&request.response.fields)))
 }

@@ -5,6 +5,8 @@
 //! of nginx, so that `error_page`, logs and clients that look at it alone find what they have always found; with `grpc_errors grpc` it is 200, as
 //! from a server of gRPC.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -45,18 +47,40 @@ mod status {
 }
 
 /// What is known of a call beside its status of HTTP.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Known {
     is_late: bool,
+    ended: Ended,
 }
 
-impl Kept for Known {}
+/// With which status a call has ended whose answer was broken off.
+pub(super) type Ended = Rc<Cell<Option<u16>>>;
+
+impl Kept for Known {
+    fn reset(&mut self) {
+        self.is_late = false;
+        match Rc::get_mut(&mut self.ended) {
+            Some(ended) => ended.set(None),
+            None => self.ended = Rc::default(),
+        }
+    }
+}
 
 static OF_REQUEST: Slot<Known, OfRequest> = Slot::new();
 
 /// The deadline of a call is over.
 pub(super) fn note_deadline(request: &mut Request) {
     request.own.enter(&OF_REQUEST).is_late = true;
+}
+
+/// Where the body of an answer tells that it was broken off.
+pub(super) fn ended_of(request: &mut Request) -> Ended {
+    Rc::clone(&request.own.enter(&OF_REQUEST).ended)
+}
+
+/// The status of a call whose answer was broken off.
+pub(super) fn status_of_broken(request: &Request) -> Option<u16> {
+    request.own.get(&OF_REQUEST)?.ended.get()
 }
 
 /// The filter of a scope with `grpc_pass`.

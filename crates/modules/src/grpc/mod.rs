@@ -166,9 +166,10 @@ async fn pass_on(
     let sees_trailers = web.is_some() || request.client.is_of_fields();
     let has_trailers = sees_trailers && request.response.content_length.is_none();
     let outcome = answer.outcome();
+    let ended = errors::ended_of(request);
     let step = match answer.deliver(&delivery, request, peer) {
         Step::Respond(Body::Source(source)) if call::is_call(request) => {
-            let body = CallBody::new(source, outcome, has_trailers, deadline);
+            let body = CallBody::new(source, outcome, has_trailers, deadline, ended);
             Step::Respond(Body::Source(Box::new(body)))
         }
         step => step,
