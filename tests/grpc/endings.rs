@@ -3,6 +3,8 @@
 //! Statuses: <https://grpc.github.io/grpc/core/md_doc_statuscodes.html>; what clients make of statuses of HTTP:
 //! <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>.
 
+use std::net::TcpListener;
+
 use proto::h2::frame;
 use support::http2::{Client, Response, put_data};
 use support::{Server, engines, is_nginx};
@@ -176,4 +178,30 @@ fn what_breaks_off_has_a_status() {
             );
         }
     });
+}
+
+#[test]
+fn tries_end_in_time() {
+    for engine in engines::lines() {
+        // The kernel connects to them, and that is all.
+        let silent = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [first, second] = silent.each_ref().map(|one| one.local_addr().unwrap());
+        let lines = format!(
+            "http2 on; add_header X-Tried $upstream_addr always;
+             grpc_read_timeout 300ms;
+             location /test.Calls/All {{ grpc_pass silent; }}
+             location /test.Calls/Some {{ grpc_next_upstream_timeout 100ms; grpc_pass silent; }}
+             [http]
+             upstream silent {{ server {first} max_fails=0; server {second} max_fails=0; }}"
+        );
+        let server = Server::start(engine, &lines);
+        let mut client = Client::connect(server.port);
+        let mut tried = |method: &str| {
+            let response = client.get(&format!("/test.Calls/{method}"));
+            assert_eq!(response.status, 504, "{response:?}");
+            let addresses = response.field("x-tried").unwrap();
+            addresses.split(", ").count()
+        };
+        assert_eq!((tried("All"), tried("Some")), (2, 1));
+    }
 }

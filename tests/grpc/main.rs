@@ -7,6 +7,7 @@
 mod endings;
 mod failover;
 mod process;
+mod web;
 
 use support::{Server, engines, is_nginx};
 

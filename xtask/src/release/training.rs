@@ -2,7 +2,7 @@
 //!
 //! It is not that of the benches: pages, style sheets, scripts and pictures of usual sizes, answers of an application of several
 //! sizes, uploads, what is missing and what has not changed, each with the header fields of browsers, over HTTP/1 and HTTP/2, in the
-//! clear and over TLS, over kept connections and new ones, with the logs that Debian's nginx writes.
+//! clear and over TLS, over kept connections and new ones, with the logs that Debian's nginx writes; and calls of gRPC.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -70,7 +70,8 @@ struct Ports {
 /// What has failed, in words for the terminal.
 pub fn run(root: &Path, binary: &Path, folder: &Path, requests: u32) -> Result<(), String> {
     let site = folder.join("site");
-    for folder in [&site, &folder.join("logs"), &folder.join("fields")] {
+    let calls = site.join("calls.Site");
+    for folder in [&calls, &folder.join("logs"), &folder.join("fields")] {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     for (name, length) in FILES {
@@ -80,6 +81,10 @@ pub fn run(root: &Path, binary: &Path, folder: &Path, requests: u32) -> Result<(
         write(&folder.join("fields").join(name), lines.as_bytes())?;
     }
     write(&folder.join("upload"), &content("upload.html", 20 * 1024))?;
+    let message = content("message", 800);
+    write(&folder.join("message"), &message)?;
+    let framed = [&[0, 0, 0, 3, 32][..], &message].concat();
+    write(&calls.join("Find"), &framed)?;
     for engine in ["epoll", "io_uring"] {
         let ports = Ports {
             clear: free_port()?,
@@ -171,6 +176,7 @@ fn application(engine: &str, ports: &Ports) -> String {
         "http {{
     access_log off;
     default_type application/json;
+    http2 on;
     server {{
         listen 127.0.0.1:{port};
         root site;
@@ -183,6 +189,11 @@ fn application(engine: &str, ports: &Ports) -> String {
         location = /api/upload {{ return 204; }}
         location /api/page {{ gzip on; gzip_types *; gzip_proxied any; rewrite ^ /article.html break; }}
         location /api/file {{ rewrite ^ /script.js break; }}
+        location /calls. {{
+            default_type application/grpc;
+            error_page 405 =200 $uri;
+            add_trailer grpc-status 0;
+        }}
     }}
 }}
 "
@@ -232,6 +243,8 @@ fn server(root: &Path, engine: &str, ports: &Ports) -> String {
             proxy_set_header Connection $connection_upgrade;
         }}
         location /kept/ {{ proxy_pass http://application/api/; proxy_set_header Host $host; }}
+        location /shared/ {{ proxy_pass http://application/api/; proxy_http_version 2; proxy_set_header Host $host; }}
+        location /calls. {{ grpc_pass application; }}
         location /apart/ {{ proxy_pass http://127.0.0.1:{application}/api/; proxy_buffering off; }}
     }}
 }}
@@ -317,6 +330,18 @@ fn loads(ports: &Ports, requests: u32) -> Vec<Load> {
             10,
             few,
             &["--body", "@upload"],
+        ),
+        load(
+            urls(&clear, &["/shared/item", "/shared/list", "/shared/page"]),
+            40,
+            requests,
+            &[],
+        ),
+        load(
+            urls(&clear, &["/calls.Site/Find"]),
+            10,
+            requests,
+            &["--grpc", "--streams", "20", "--body", "@message"],
         ),
         load(urls(&clear, &missing), 10, few, &["--expect-status", "404"]),
         load(

@@ -19,6 +19,7 @@ use http::source::Break;
 use proto::h2::ErrorCode;
 
 use super::call;
+use super::web::Web;
 use crate::passing::http2::conversation::Outcome;
 
 /// The field and the trailer that hold a call's status.
@@ -102,8 +103,12 @@ impl HeadFilter for Errors {
         }
         let http = request.response.status;
         let (status, message) = of_http(request, http);
+        let media_type = match Web::of(request) {
+            Some(web) => web.media_type(),
+            None => Bytes::from_static(b"application/grpc"),
+        };
         let response = &mut request.response;
-        response.content_type = Bytes::from_static(b"application/grpc");
+        response.content_type = media_type;
         response.content_type_parameters = Bytes::new();
         response.charset = Bytes::new();
         response.content_length = Some(0);

@@ -70,12 +70,18 @@ impl Web {
         }
     }
 
+    /// The media type of its answer.
+    pub(super) fn media_type(&self) -> Bytes {
+        let text: &[u8] = if self.is_text { b"-text" } else { b"" };
+        [b"application/grpc-web", text, &*self.format]
+            .concat()
+            .into()
+    }
+
     /// Makes the answer one of gRPC-Web.
     pub(super) fn respond(self, request: &mut Request, body: Body) -> Body {
         let response = &mut request.response;
-        let text: &[u8] = if self.is_text { b"-text" } else { b"" };
-        let media_type = [b"application/grpc-web", text, &*self.format].concat();
-        response.content_type = media_type.into();
+        response.content_type = self.media_type();
         response.content_type_parameters = Bytes::new();
         let Body::Source(source) = body else {
             return body;
