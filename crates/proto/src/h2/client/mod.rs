@@ -793,12 +793,12 @@ impl<S> Client<S> {
         let Some(stream) = self.streams.get_mut(&head.stream) else {
             return Ok(None);
         };
-        if !stream.sends {
-            return Ok(None);
-        }
-        if increment == 0 {
+        if increment == 0 && !stream.is_closed() {
             let fault = StreamFault::NoIncrement(head.stream);
             return Ok(self.end_by_fault(head.stream, fault));
+        }
+        if !stream.sends {
+            return Ok(None);
         }
         let window = stream.send_window + i64::from(increment);
         if window > i64::from(WINDOW_MAX) {

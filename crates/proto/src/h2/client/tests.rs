@@ -487,15 +487,18 @@ fn windows_that_become_too_large_are_the_servers_fault() {
         feed(&mut client, &settings(&[(4, WINDOW_MAX)])),
         Err(Violation::SettingOverflows(WINDOW_MAX))
     );
-    for (bytes, fault) in [
-        (0, StreamFault::NoIncrement(1)),
+    for (bytes, fault, ends) in [
+        (0, StreamFault::NoIncrement(1), false),
+        // Also where there is nothing to send.
+        (0, StreamFault::NoIncrement(1), true),
         (
             WINDOW_MAX,
             StreamFault::WindowOverflow(1, WINDOW_MAX, 65_535),
+            false,
         ),
     ] {
         let mut client = begun(&[]);
-        open(&mut client, false).unwrap();
+        open(&mut client, ends).unwrap();
         let events = feed(&mut client, &update(1, bytes)).unwrap();
         let expected = Event::Reset {
             stream: 1,
