@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::hpack::{Decoded, Faults, Name, Outcome};
+use crate::Span;
 use crate::h1::Field;
 use crate::header::{Known, KnownSet};
 
@@ -17,14 +18,20 @@ pub struct ResponseHead {
     fields: Vec<Field>,
     known: KnownSet,
     bytes: Vec<u8>,
+    /// Name and value of the field that was the fault.
+    culprit: Option<(Span, Span)>,
 }
 
 /// Why a head is malformed, or is none that can be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFault {
-    /// There is no `:status`, or it has no three digits.
+    /// There is no `:status`, or it does not come first.
+    NoStatus,
+    /// `:status` has no three digits, or less than 100.
     Status,
-    /// Another pseudo-field, a second `:status`, or one behind a field; in trailers any.
+    /// A second `:status`.
+    SecondStatus,
+    /// Another pseudo-field; in trailers any.
     Pseudo,
     /// A name that no field can have.
     Name,
@@ -44,7 +51,9 @@ impl fmt::Display for ResponseFault {
     /// The words behind "sent ".
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ResponseFault::Status => write!(out, "no valid :status"),
+            ResponseFault::NoStatus => write!(out, "no :status"),
+            ResponseFault::Status => write!(out, "invalid :status"),
+            ResponseFault::SecondStatus => write!(out, "duplicate :status"),
             ResponseFault::Pseudo => write!(out, "invalid pseudo-header"),
             ResponseFault::Name => write!(out, "invalid header name"),
             ResponseFault::Value => write!(out, "header with invalid value"),
@@ -92,6 +101,13 @@ impl ResponseHead {
         found.map(|field| field.value(&self.bytes))
     }
 
+    /// Name and value of the field by which a block was malformed, if it was one.
+    #[must_use]
+    pub fn culprit(&self) -> Option<(&[u8], &[u8])> {
+        let (name, value) = self.culprit?;
+        Some((name.of(&self.bytes), value.of(&self.bytes)))
+    }
+
     /// Has `decode` read a block into it: a function that appends the bytes of fields and tells of each.
     pub(super) fn read<E>(
         &mut self,
@@ -102,12 +118,14 @@ impl ResponseHead {
         self.content_length = None;
         self.fields.clear();
         self.known = KnownSet::default();
+        self.culprit = None;
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         let mut fault = None;
         let outcome = decode(&mut bytes, &mut |field, bytes| {
             if fault.is_none() {
                 fault = self.take(field, bytes, is_trailers).err();
+                self.culprit = fault.and(Some((field.name, field.value)));
             }
         });
         self.bytes = bytes;
@@ -115,7 +133,7 @@ impl ResponseHead {
             (Some(fault), _) => Err(fault),
             (None, Outcome::TooLarge) => Err(ResponseFault::TooLarge),
             (None, Outcome::Whole) if self.status == 0 && !is_trailers => {
-                Err(ResponseFault::Status)
+                Err(ResponseFault::NoStatus)
             }
             (None, Outcome::Whole) => Ok(()),
         })
@@ -133,11 +151,15 @@ impl ResponseHead {
             .or(Faults::NAME_NOT_ASCII);
         let value = field.value.of(bytes);
         let known = match field.which {
-            Name::Field(known) => known,
-            Name::Status if self.status == 0 && self.fields.is_empty() && !is_trailers => {
+            Name::Status if self.status == 0 && !is_trailers => {
                 self.status = status(value).ok_or(ResponseFault::Status)?;
                 return Ok(());
             }
+            Name::Status if !is_trailers => return Err(ResponseFault::SecondStatus),
+            Name::Field(_) if self.status == 0 && !is_trailers => {
+                return Err(ResponseFault::NoStatus);
+            }
+            Name::Field(known) => known,
             _ => return Err(ResponseFault::Pseudo),
         };
         if !field.faults.is_none() {
@@ -244,16 +266,17 @@ mod tests {
     fn malformed_heads_have_their_fault() {
         let long = "x".repeat(1000);
         for (fields, fault) in [
-            (&[("server", "x")][..], ResponseFault::Status),
+            (&[("server", "x")][..], ResponseFault::NoStatus),
+            (&[], ResponseFault::NoStatus),
             (&[(":status", "20")], ResponseFault::Status),
             (&[(":status", "2000")], ResponseFault::Status),
             (&[(":status", "2x0")], ResponseFault::Status),
             (&[(":status", "000")], ResponseFault::Status),
             (
                 &[(":status", "200"), (":status", "200")],
-                ResponseFault::Pseudo,
+                ResponseFault::SecondStatus,
             ),
-            (&[("a", "b"), (":status", "200")], ResponseFault::Pseudo),
+            (&[("a", "b"), (":status", "200")], ResponseFault::NoStatus),
             (&[(":status", "200"), (":path", "/")], ResponseFault::Pseudo),
             (&[(":status", "200"), ("X-Own", "x")], ResponseFault::Name),
             (&[(":status", "200"), ("a b", "x")], ResponseFault::Name),
@@ -293,5 +316,13 @@ mod tests {
             read(&[(":status", "200")], true).1,
             Err(ResponseFault::Pseudo)
         );
+        let culprit = |fields| {
+            let (head, _) = read(fields, false);
+            let culprit = head.culprit();
+            culprit.map(|(name, value)| [name, b"=", value].concat())
+        };
+        let fields = &[(":status", "200"), ("a", "b"), ("X-Own", "x"), ("c", "d")][..];
+        assert_eq!(culprit(fields).as_deref(), Some(&b"X-Own=x"[..]));
+        assert_eq!(culprit(&[(":status", "200"), ("a", "b")]), None);
     }
 }

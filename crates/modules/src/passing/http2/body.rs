@@ -5,7 +5,6 @@ use std::rc::Rc;
 use engine::Buffer;
 use http::response::Field;
 
-use super::faults;
 use super::flow::{End, Flow};
 use crate::passing::body::{Framed, Framing};
 
@@ -20,7 +19,7 @@ impl Framing for StreamBody {
     fn closed(&mut self) -> Result<(), String> {
         match self.0.end() {
             Some(End::Whole) => Ok(()),
-            end => Err(faults::text(end.unwrap_or(End::Whole))),
+            end => Err(self.0.words(end.unwrap_or(End::Whole))),
         }
     }
 

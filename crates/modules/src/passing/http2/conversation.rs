@@ -287,7 +287,7 @@ impl Http2Conversation<'_> {
             };
             match came {
                 Either::First(Came::Head(Ok(head))) => return Ok(head),
-                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, end)),
+                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, flow, end)),
                 Either::First(Came::Uploaded(Ok(())) | Came::Sent) => {}
                 Either::First(Came::Uploaded(Err(stopped))) => {
                     return Err(not_sent(request, exchange, stopped));
@@ -305,11 +305,11 @@ impl Http2Conversation<'_> {
     }
 
     /// The stream has ended without a head.
-    fn ended(&self, request: &Request, end: End) -> AttemptError {
+    fn ended(&self, request: &Request, flow: &Flow, end: End) -> AttemptError {
         if let Some(error) = end.error() {
             return AttemptError::Failed(failed(request, &error, "recv()", READING));
         }
-        log::error!(request, Error, "{} {READING}", faults::text(end));
+        log::error!(request, Error, "{} {READING}", flow.words(end));
         match end {
             End::NotServed(_) | End::Reset(ErrorCode::RefusedStream, None) => self.not_served(),
             End::Lost(..) => bad(Causes::ERROR),

@@ -11,6 +11,8 @@ use proto::h1;
 use proto::h2::response::ResponseHead;
 use proto::h2::{ErrorCode, StreamFault, Violation};
 
+use super::faults;
+
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
@@ -76,6 +78,8 @@ pub(super) struct Flow {
     has_body: Cell<bool>,
     trailers: RefCell<Option<Head>>,
     end: Cell<Option<End>>,
+    /// What there is to log of that, where its cause does not say it all.
+    words: RefCell<Option<String>>,
     /// What is to be sent of the request's body.
     queue: RefCell<VecDeque<Bytes>>,
     queued: Cell<usize>,
@@ -126,6 +130,11 @@ impl Flow {
         }
         self.wake_reader();
         self.wake_writer();
+    }
+
+    /// The stream is about to end by a fault of which there is this to log.
+    pub(super) fn put_words(&self, words: String) {
+        self.words.replace(Some(words));
     }
 
     /// Takes at most so many bytes off the front of what is to be sent; whether that is the last of it.
@@ -214,6 +223,15 @@ impl Flow {
     /// How it has ended, if it has.
     pub(super) fn end(&self) -> Option<End> {
         self.end.get()
+    }
+
+    /// What there is to log of the way in which it has ended.
+    pub(super) fn words(&self, end: End) -> String {
+        let own = match end {
+            End::Reset(_, Some(_)) => self.words.take(),
+            _ => None,
+        };
+        own.unwrap_or_else(|| faults::text(end))
     }
 
     /// Whether the answer has come whole, and been taken.

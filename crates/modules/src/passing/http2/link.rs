@@ -20,9 +20,10 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
 use proto::h2::client::{Client, Event, Limits, Opening};
-use proto::h2::{ErrorCode, Violation};
+use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::Transport;
 
+use super::faults;
 use super::flow::{End, Flow};
 use super::head::RequestHead;
 use super::links::{Links, Permit};
@@ -404,6 +405,10 @@ impl Link {
                     fault,
                 } => {
                     if let Some(flow) = user(&mut machine, stream) {
+                        if let Some(StreamFault::Response(_, fault)) = fault {
+                            let is_trailers = machine.has_head(stream);
+                            flow.put_words(faults::of_head(fault, machine.head(), is_trailers));
+                        }
                         flow.put_end(End::Reset(code, fault));
                     }
                 }

@@ -727,7 +727,7 @@ fn faults_of_a_stream_end_that_stream() {
             vec![head(1, 100, &[], true)],
             malformed(ResponseFault::Interim),
         ),
-        (vec![trailers(true)], malformed(ResponseFault::Status)),
+        (vec![trailers(true)], malformed(ResponseFault::NoStatus)),
         (
             vec![head(1, 200, &[("connection", "close")], true)],
             malformed(ResponseFault::OfConnection("connection")),
