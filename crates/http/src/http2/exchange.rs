@@ -107,8 +107,8 @@ impl H2 {
 
     /// See `Exchange::drop_body_at_hand`.
     pub fn drop_body_at_hand(&mut self, request: &mut Request) {
-        if self.asks_for_tunnel || self.flow.is_read() {
-            return;
+        if self.asks_for_tunnel || self.flow.is_read() || self.flow.is_uploaded() {
+            return; // there is nothing to drop, or something reads it beside the response
         }
         if let Some(part) = self.flow.take_received() {
             upload::give_credit(&self.shared, &self.flow, part.len());

@@ -56,6 +56,8 @@ pub struct Flow {
     received_all: Cell<bool>,
     /// Bytes of it that were read beside the exchange.
     uploaded: Cell<u64>,
+    /// It is being read so.
+    is_uploaded: Cell<bool>,
     /// What is to be sent of the response's body.
     queue: RefCell<VecDeque<Segment>>,
     queued: Cell<u64>,
@@ -132,6 +134,16 @@ impl Flow {
     /// How many have.
     pub fn uploaded(&self) -> u64 {
         self.uploaded.get()
+    }
+
+    /// The body begins to be read beside the exchange, or is so no more.
+    pub fn set_uploaded(&self, is_uploaded: bool) {
+        self.is_uploaded.set(is_uploaded);
+    }
+
+    /// Whether the body is being read beside the exchange.
+    pub fn is_uploaded(&self) -> bool {
+        self.is_uploaded.get()
     }
 
     /// The request has no body.

@@ -29,6 +29,7 @@ impl Upload {
     /// What is left of the body of this request.
     pub(super) fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, request: &Request) -> Upload {
         let core = &request.plan.core;
+        flow.set_uploaded(true);
         Upload {
             shared: Rc::clone(shared),
             flow: Rc::clone(flow),
@@ -61,6 +62,12 @@ impl Upload {
     /// Whether nothing is left.
     pub fn is_read(&self) -> bool {
         self.flow.is_read()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.flow.set_uploaded(false);
     }
 }
 
