@@ -113,11 +113,16 @@ impl Flow {
         self.put_end(End::Whole);
     }
 
-    /// The stream has ended. What is said first holds, but where it is reset before any of the answer has been taken, as in nginx;
-    /// nothing more of the request is wanted in any case.
+    /// The stream has ended. What is said first holds, but where it is reset before any of the answer has been taken, as in nginx, unless
+    /// that says no more than that the rest of the request is of no use (RFC 9113, section 8.1); nothing more of the request is wanted in any
+    /// case.
     pub(super) fn put_end(&self, end: End) {
         let is_untouched = !self.heads.borrow().is_empty();
-        let is_reset = matches!(end, End::Reset(..)) && is_untouched;
+        let is_reset = match end {
+            End::Reset(ErrorCode::NoError, None) => false,
+            End::Reset(..) => is_untouched,
+            _ => false,
+        };
         if self.end.get().is_none() || is_reset {
             self.end.set(Some(end));
         }
