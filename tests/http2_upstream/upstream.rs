@@ -3,7 +3,7 @@
 //!
 //! Header blocks are read by `loona-hpack`, another implementation than the one under test; they are written as plain literals.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,7 @@ use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use support::PATIENCE;
 use support::http2::put_data;
+use support::master::wait_for;
 
 /// What a window is at first, and the setting of its size.
 pub(crate) const WINDOW_AT_FIRST: i64 = 65_535;
@@ -38,7 +39,7 @@ pub(crate) struct Noted {
 }
 
 /// A request as far as it has come.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Asked {
     pub(crate) connection: usize,
     pub(crate) stream: u32,
@@ -48,11 +49,18 @@ pub(crate) struct Asked {
     /// Its last frame has come.
     pub(crate) ended: bool,
     pub(crate) reset: Option<ErrorCode>,
-    /// We have sent our last frame.
-    answered: bool,
+    sent_back: usize,
     /// What the other end may still send, and what we may.
     window: i64,
     credit: i64,
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (place, length) = ((self.connection, self.stream), self.body.len());
+        write!(f, "{place:?} {:?} {length} bytes ", self.fields)?;
+        write!(f, "ended={} reset={:?} window={}", self.ended, self.reset, self.window)
+    }
 }
 
 impl Asked {
@@ -81,6 +89,10 @@ pub(crate) struct Record {
     pub(crate) streams: BTreeMap<usize, usize>,
     /// What the other end may not do.
     pub(crate) faults: Vec<String>,
+    /// Streams by connection on which we have sent our last frame.
+    answered: BTreeSet<(usize, u32)>,
+    /// The connections' sockets; each is written to by one at a time.
+    sockets: BTreeMap<usize, Arc<Mutex<TcpStream>>>,
 }
 
 /// One that listens as long as the process runs.
@@ -151,10 +163,12 @@ impl Upstream {
                     if let Some(settings) = settings {
                         peer.settings(&settings);
                     }
-                    while !peer.is_over
-                        && let Some(heard) = peer.next()
-                    {
-                        script(&mut peer, heard);
+                    while !peer.is_over {
+                        let heard = peer.passed_over.pop_front();
+                        match heard.or_else(|| peer.next()) {
+                            Some(heard) => script(&mut peer, heard),
+                            None => return,
+                        }
                     }
                 });
             }
@@ -200,6 +214,25 @@ impl Upstream {
     /// How many requests have begun.
     pub(crate) fn heads(&self) -> usize {
         self.record().streams.values().sum()
+    }
+
+    /// Waits for so many requests that have come whole; all of them.
+    pub(crate) fn wait_for(&self, requests: usize) -> Vec<Asked> {
+        wait_for("request", || self.record().asked.len() >= requests);
+        self.record().asked.clone()
+    }
+
+    /// Answers a request beside the script that listens on its connection.
+    pub(crate) fn answer(&self, asked: &Asked, body: &[u8]) {
+        let place = (asked.connection, asked.stream);
+        let mut record = self.record();
+        record.answered.insert(place);
+        let socket = Arc::clone(&record.sockets[&asked.connection]);
+        drop(record);
+        let head = headers(asked.stream, &[(":status", "200")], false);
+        let bytes = [head, data(asked.stream, body, true)].concat();
+        // It may have gone meanwhile.
+        let _ = socket.lock().unwrap().write_all(&bytes);
     }
 
     /// The request that has come last, whole.
@@ -248,6 +281,8 @@ pub(crate) struct Peer {
     has_begun: bool,
     /// We have sent settings; else we confirm none.
     has_settings: bool,
+    /// Held while something is sent.
+    turn: Arc<Mutex<TcpStream>>,
     received: Vec<u8>,
     decoder: loona_hpack::Decoder<'static>,
     /// A header block that has not come whole.
@@ -256,6 +291,8 @@ pub(crate) struct Peer {
     last_stream: u32,
     pub(crate) requests: BTreeMap<u32, Asked>,
     record: Arc<Mutex<Record>>,
+    /// What has come while a body was sent.
+    passed_over: VecDeque<Heard>,
     /// The script is done with it.
     is_over: bool,
     /// Whether all that has come is given back as credit.
@@ -285,6 +322,10 @@ impl Peer {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
         let mut bytes = socket.try_clone().unwrap();
+        let turn = Arc::new(Mutex::new(socket.try_clone().unwrap()));
+        let mut known = record.lock().unwrap();
+        known.sockets.insert(number, Arc::clone(&turn));
+        drop(known);
         let (mut protocol, mut server_name) = (None, None);
         let stream: Box<dyn Bytes> = match tls {
             None => Box::new(bytes),
@@ -307,6 +348,7 @@ impl Peer {
             socket,
             has_begun: false,
             has_settings: false,
+            turn,
             received: Vec::new(),
             decoder: loona_hpack::Decoder::new(),
             block: Vec::new(),
@@ -314,6 +356,7 @@ impl Peer {
             last_stream: 0,
             requests: BTreeMap::new(),
             record,
+            passed_over: VecDeque::new(),
             is_over: false,
             gives_credit: true,
             window: WINDOW_AT_FIRST,
@@ -331,6 +374,7 @@ impl Peer {
 
     /// Sends bytes as they are; what streams they end is not known.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let _turn = self.turn.lock().unwrap();
         // The other end may have closed meanwhile.
         let _ = self.stream.write_all(bytes).and_then(|()| self.stream.flush());
     }
@@ -377,17 +421,39 @@ impl Peer {
         }
     }
 
-    /// Sends a body as there is credit for it. What comes meanwhile is noted.
-    pub(crate) fn send_body(&mut self, stream: u32, mut body: &[u8]) {
+    /// Sends a body as there is credit for it. What comes meanwhile the script hears of later.
+    pub(crate) fn send_body(&mut self, stream: u32, body: &[u8]) {
+        self.send_part(stream, body, true);
+    }
+
+    /// The same of a part that is not empty, which may be the last.
+    pub(crate) fn send_part(&mut self, stream: u32, mut body: &[u8], ends: bool) {
         while !body.is_empty() {
             let part = body.len().min(self.may_send(stream)).min(16_384);
             if part == 0 {
-                self.next().expect("the other end is there");
+                let heard = self.hear();
+                self.passed_over.push_back(heard);
                 continue;
             }
             let (now, later) = body.split_at(part);
-            self.data(stream, now, later.is_empty());
+            self.data(stream, now, ends && later.is_empty());
             body = later;
+        }
+    }
+
+    /// Sends back what has come of a request's body and was not sent back.
+    pub(crate) fn send_back(&mut self, stream: u32) {
+        let asked = self.requests.get_mut(&stream).unwrap();
+        let Some(part) = asked.body.get(asked.sent_back..).map(<[u8]>::to_vec) else {
+            return; // all of it
+        };
+        let ends = asked.ended;
+        // What comes while this is sent is heard of later.
+        asked.sent_back = if ends { usize::MAX } else { asked.body.len() };
+        match part.is_empty() {
+            false => self.send_part(stream, &part, ends),
+            true if ends => self.data(stream, b"", true),
+            true => {}
         }
     }
 
@@ -423,9 +489,20 @@ impl Peer {
     }
 
     fn answered(&mut self, stream: u32, ends: bool) {
-        if let Some(asked) = self.requests.get_mut(&stream) {
-            asked.answered |= ends;
+        if ends {
+            let mut record = self.record.lock().unwrap();
+            record.answered.insert((self.number, stream));
         }
+    }
+
+    /// How many requests are neither answered nor over.
+    pub(crate) fn open(&self) -> usize {
+        let record = self.record.lock().unwrap();
+        let is_open = |asked: &&Asked| {
+            let is_answered = record.answered.contains(&(self.number, asked.stream));
+            asked.reset.is_none() && !(asked.ended && is_answered)
+        };
+        self.requests.values().filter(is_open).count()
     }
 
     /// Closes the connection.
@@ -452,7 +529,7 @@ impl Peer {
         }
     }
 
-    /// Waits for a whole request.
+    /// Waits for another request, to its end.
     pub(crate) fn wait_for_request(&mut self) -> Asked {
         let before = self.last_stream;
         loop {
@@ -462,6 +539,12 @@ impl Peer {
             }
             self.hear();
         }
+    }
+
+    /// Waits for the rest of a request.
+    pub(crate) fn wait_for_rest(&mut self, stream: u32) -> Asked {
+        self.wait_until(|peer| peer.requests[&stream].ended);
+        self.requests[&stream].clone()
     }
 
     /// Waits until something holds of what has come.
@@ -639,8 +722,7 @@ impl Peer {
             ..Asked::default()
         };
         self.requests.insert(stream, asked);
-        let is_open = |asked: &&Asked| asked.reset.is_none() && !(asked.ended && asked.answered);
-        let open = self.requests.values().filter(is_open).count();
+        let open = self.open();
         let mut record = self.record.lock().unwrap();
         *record.streams.entry(self.number).or_default() += 1;
         let most = record.open_max.entry(self.number).or_default();
