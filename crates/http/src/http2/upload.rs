@@ -35,7 +35,7 @@ impl Upload {
             flow: Rc::clone(flow),
             timeout: core.client_body_timeout,
             size_max: core.client_max_body_size,
-            received: request.body.received(),
+            received: request.body.received() + flow.uploaded(),
         }
     }
 

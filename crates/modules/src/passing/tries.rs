@@ -302,8 +302,9 @@ async fn attempt<C: Conversation>(
     selection.connected();
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
     let answer = asked.map_err(|error| match error {
+        // What was not sent says by itself whether that counts.
         AttemptError::Failed(failure) => AttemptError::Failed(Failure {
-            kept: kept || failure.kept,
+            kept: kept && failure.sent || failure.kept,
             ..failure
         }),
         error => error,

@@ -24,7 +24,7 @@ use super::faults;
 use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::stream::StreamHandle;
-use super::upload::{BesideUpload, Stopped, Upload, drained};
+use super::upload::{BesideUpload, PassedOn, Stopped, Upload, drained};
 use crate::passing::body::{Arrived, Delimited};
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::deliver::Delivery;
@@ -61,6 +61,8 @@ pub(crate) struct Http2Conversation<'a> {
     pub(crate) body: &'a RequestBody,
     /// How often a peer has not looked at it.
     unserved: Cell<u32>,
+    /// What has come of the client's body since it was begun.
+    passed_on: Rc<PassedOn>,
 }
 
 /// An answer whose head has come.
@@ -106,6 +108,7 @@ impl<'a> Http2Conversation<'a> {
             is_head,
             body,
             unserved: Cell::new(0),
+            passed_on: Rc::default(),
         }
     }
 }
@@ -155,6 +158,7 @@ impl Conversation for Http2Conversation<'_> {
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
+        self.passed_on.forget_unless(read.is_err());
         let answer = reading.end();
         match read {
             Ok(()) => Ok(Http2Answer {
@@ -201,9 +205,19 @@ impl Http2Conversation<'_> {
             }
             RequestBody::Begun(begun) => {
                 sender.push(begun.iter().cloned(), false);
+                let passed_on = &self.passed_on;
+                if passed_on.push_again(&sender) {
+                    return Ok(None);
+                }
                 match exchange.upload(request) {
-                    Some(client) => return Ok(Some(Upload::of_client(client, sender, timeout))),
-                    None => send_as_it_comes(request, exchange, self.passing, stream).await?,
+                    Some(client) => {
+                        let passed_on = Rc::clone(passed_on);
+                        return Ok(Some(Upload::of_client(client, sender, passed_on, timeout)));
+                    }
+                    None => {
+                        send_as_it_comes(request, exchange, self.passing, stream, passed_on)
+                            .await?;
+                    }
                 }
             }
         }
@@ -317,7 +331,8 @@ impl Http2Conversation<'_> {
         }
     }
 
-    /// The peer has not looked at the request: it may be sent again, which is no failure of the peer unless it goes on so.
+    /// The peer has not looked at the request: it may be sent again, as far as all of it is still there, which is no failure of the peer unless
+    /// it goes on so.
     fn not_served(&self) -> AttemptError {
         let before = self.unserved.replace(self.unserved.get() + 1);
         let is_patient = before < UNSERVED_MAX;
@@ -325,7 +340,7 @@ impl Http2Conversation<'_> {
             cause: Causes::ERROR,
             status: 502,
             doing: READING,
-            sent: false,
+            sent: self.passed_on.is_lost(),
             kept: is_patient,
             again: false,
             is_busy: is_patient,
@@ -360,6 +375,7 @@ async fn send_as_it_comes(
     exchange: &mut Exchange,
     passing: &Passing,
     stream: &StreamHandle,
+    passed_on: &PassedOn,
 ) -> Result<(), AttemptError> {
     let sender = stream.sender();
     let mut parts = Pieces::new();
@@ -374,6 +390,7 @@ async fn send_as_it_comes(
             })?,
             Either::Second(()) => return Ok(()),
         };
+        passed_on.note(parts.iter(), ends);
         sender.push(parts.iter().cloned(), ends);
         if ends {
             return Ok(());

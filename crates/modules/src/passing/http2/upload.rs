@@ -1,12 +1,14 @@
 //! A request's body on its way to a peer, beside whatever else is done for the request: as it comes from the client, or from a file.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::pieces::Pieces;
+use bytes::Bytes;
 use engine::file::File;
 use engine::select::{Either, either};
 use http::exchange::Abort;
@@ -18,6 +20,9 @@ use http::source::{Break, Given, Source, Told};
 use super::stream::Sender;
 use crate::passing::READING_BODY;
 use crate::passing::sending::{BACKLOG_MAX, SENDING};
+
+/// Bytes of a body that are kept to be sent again.
+const PASSED_ON_MAX: usize = 64 * 1024;
 
 /// Why a body is not sent to its end.
 pub(super) enum Stopped {
@@ -34,8 +39,13 @@ pub(crate) struct Upload(Pin<Box<dyn Future<Output = Result<(), Stopped>>>>);
 
 impl Upload {
     /// As it comes from the client.
-    pub(super) fn of_client(client: ClientUpload, sender: Sender, timeout: Duration) -> Upload {
-        Upload(Box::pin(pass_on(client, sender, timeout)))
+    pub(super) fn of_client(
+        client: ClientUpload,
+        sender: Sender,
+        passed_on: Rc<PassedOn>,
+        timeout: Duration,
+    ) -> Upload {
+        Upload(Box::pin(pass_on(client, sender, passed_on, timeout)))
     }
 
     /// From a file of this length.
@@ -49,9 +59,56 @@ impl Upload {
     }
 }
 
+/// What has come of a client's body and gone to a peer, for as long as there is no answer: should that peer not have looked at the request,
+/// it is sent again from here.
+#[derive(Default)]
+pub(super) struct PassedOn {
+    parts: RefCell<Pieces>,
+    length: Cell<usize>,
+    has_ended: Cell<bool>,
+    /// Some of it is not kept.
+    is_lost: Cell<bool>,
+}
+
+impl PassedOn {
+    /// Notes parts that are passed on, and whether they are the last.
+    pub(super) fn note<'a>(&self, parts: impl IntoIterator<Item = &'a Bytes>, ends: bool) {
+        self.has_ended.set(ends);
+        for part in parts {
+            self.length.set(self.length.get() + part.len());
+            if self.length.get() > PASSED_ON_MAX {
+                self.forget_unless(false);
+            }
+            if !self.is_lost.get() {
+                self.parts.borrow_mut().push(part.clone());
+            }
+        }
+    }
+
+    /// Sends all of it again; whether that is the end of the body.
+    pub(super) fn push_again(&self, sender: &Sender) -> bool {
+        sender.push(self.parts.borrow().iter().cloned(), self.has_ended.get());
+        self.has_ended.get()
+    }
+
+    /// It is not sent again, unless it `may_be`.
+    pub(super) fn forget_unless(&self, may_be: bool) {
+        if !may_be {
+            self.is_lost.set(true);
+            self.parts.take();
+        }
+    }
+
+    /// Whether it cannot be sent again.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+}
+
 async fn pass_on(
     mut client: ClientUpload,
     sender: Sender,
+    passed_on: Rc<PassedOn>,
     timeout: Duration,
 ) -> Result<(), Stopped> {
     while sender.flow().end().is_none() {
@@ -61,6 +118,7 @@ async fn pass_on(
             Either::Second(()) => return Ok(()),
         };
         let ends = part.is_none() || client.is_read();
+        passed_on.note(&part, ends);
         sender.push(part, ends);
         let limit = if ends { 0 } else { BACKLOG_MAX };
         drained(&sender, limit, timeout).await?;
