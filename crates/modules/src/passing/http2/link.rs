@@ -325,7 +325,11 @@ impl Link {
             return Some(asked + PING_TIMEOUT);
         }
         match (self.idle_since.get(), &self.keepalive) {
-            (Some(since), Some(keepalive)) => since.checked_add(keepalive.timeout),
+            (Some(idle), Some(keepalive)) => {
+                let in_time = self.since.checked_add(keepalive.time);
+                let idle_for_long = idle.checked_add(keepalive.timeout);
+                in_time.into_iter().chain(idle_for_long).min()
+            }
             _ => {
                 let after_silence = self.heard.get() + SILENCE;
                 let again = pings.last.map(|last| last + PING_AGAIN);
