@@ -231,7 +231,12 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
 /// Settings are checked wherever they stand, though only `grpc_pass` uses them; where that stands answers of ours are told as gRPC has them.
 pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let settings = plan.feature::<Settings>()?;
-    if plan.scope.writes(&[&GRPC_PASS]) {
+    // An `if` within its location answers calls, too.
+    if plan
+        .scope
+        .written(&GRPC_PASS)
+        .is_ok_and(|address| address.is_some())
+    {
         plan.filter(&Arc::new(Errors {
             as_grpc: settings.errors_as_grpc,
         }));
