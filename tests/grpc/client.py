@@ -126,6 +126,24 @@ async def bidirectional_streaming():
         same(await call.code(), grpc.StatusCode.OK)
 
 
+async def both_ways():
+    """Large messages, which go out as fast as they can while their answers come."""
+    length = 256 * 1024
+    messages = [number.to_bytes(8, "big") * (length // 8) for number in range(100)]
+    async with channel() as on:
+        call = Calls(on).chat("Chat")
+
+        async def write():
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+
+        writing = asyncio.ensure_future(write())
+        answers = [answer async for answer in call]
+        await writing
+        same([answer == b"heard " + message for answer, message in zip(answers, messages)], [True] * len(messages))
+
+
 async def metadata():
     async with channel() as on:
         given = [

@@ -14,11 +14,12 @@ use support::{Server, engines, is_nginx};
 use process::{Python, file, run_client};
 
 /// Kinds of calls, and what they bring both ways.
-const CALLS: [&str; 10] = [
+const CALLS: [&str; 11] = [
     "unary",
     "client_streaming",
     "server_streaming",
     "bidirectional_streaming",
+    "both_ways",
     "metadata",
     "statuses",
     "large",
