@@ -134,7 +134,9 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
         // A piece ends with the four characters that its padding stands in.
         let end = padding.next_multiple_of(4).min(rest.len());
         let (piece, behind) = rest.split_at_checked(end)?;
-        if !piece.len().is_multiple_of(4)
+        // Padding alone is no piece.
+        if piece.is_empty()
+            || !piece.len().is_multiple_of(4)
             || !base64::decode(piece, Alphabet::Standard, &mut decoded)
         {
             return None;
