@@ -45,8 +45,9 @@ fn configurations_are_accepted() {
         let text = text.replace("/var/lib/tidegate", &folder.0.display().to_string());
         add_included(&folder, &text);
         let free = support::port::free_port().to_string();
+        let text = text.replace(PORT, &free);
         let text = text.replace("listen 80;", &format!("listen {free};"));
-        fs::write(folder.0.join("nginx.conf"), text.replace(PORT, &free)).unwrap();
+        fs::write(folder.0.join("nginx.conf"), &text).unwrap();
         // The default's folder may not be there, or not be for this user.
         let pid = match text.contains("pid ") {
             true => "",
