@@ -8,8 +8,10 @@ use proto::h2::frame::{self, flags};
 use support::http2::Client;
 use support::{Server, engines, is_nginx};
 
-use super::upstream::{Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, any, block, data, goaway, headers, reset, whole};
-use super::{Answer, By, get, lines_with, open, send, server_at, wait_for};
+use super::upstream::{
+    Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, any, block, data, goaway, headers, reset, whole,
+};
+use super::{Answer, By, each, get, lines_with, open, send, server, server_at, wait_for};
 
 /// One way to answer badly.
 #[derive(Clone, Copy)]
@@ -109,11 +111,16 @@ impl Case {
         self
     }
 
-    /// What is to come of it here.
-    fn expected(&self, drips: bool) -> (Outcome, &'static str) {
-        let own = self.tidegate.filter(|_| !is_nginx());
+    /// What may come of it here: what was sent by segments may be read at once all the same.
+    fn expected(&self, drips: bool) -> Vec<(Outcome, &'static str)> {
+        if let Some(own) = self.tidegate.filter(|_| !is_nginx()) {
+            return vec![own];
+        }
         let dripped = self.dripped.filter(|_| drips);
-        own.or(dripped).unwrap_or((self.outcome, self.log))
+        dripped
+            .into_iter()
+            .chain([(self.outcome, self.log)])
+            .collect()
     }
 }
 
@@ -140,7 +147,11 @@ fn with(stream: u32, name: &str, value: &str) -> Vec<u8> {
 
 /// A head that does not end in its frame, and a frame behind it.
 fn cut(stream: u32, behind: &[u8]) -> Vec<u8> {
-    [any(1, flags::END_STREAM, stream, &block(&[(":status", "200")])), behind.to_vec()].concat()
+    [
+        any(1, flags::END_STREAM, stream, &block(&[(":status", "200")])),
+        behind.to_vec(),
+    ]
+    .concat()
 }
 
 fn credit(stream: u32, bytes: u32) -> Vec<u8> {
@@ -157,8 +168,10 @@ const CLOSED_IN_HEAD: &str =
     "upstream prematurely closed connection while reading response header from upstream";
 // What nginx was doing then depends on what had come with the head.
 const CLOSED_IN_BODY: &str = "upstream prematurely closed connection while ";
-const RESET: &str = "recv() failed (104: Connection reset by peer) while reading response header from upstream";
-const TIMED_OUT: &str = "upstream timed out (110: Connection timed out) while reading response header from upstream";
+const RESET: &str =
+    "recv() failed (104: Connection reset by peer) while reading response header from upstream";
+const TIMED_OUT: &str =
+    "upstream timed out (110: Connection timed out) while reading response header from upstream";
 const TIMED_OUT_IN_BODY: &str =
     "upstream timed out (110: Connection timed out) while reading upstream";
 const LARGER: &str = "upstream sent response body larger than indicated content length";
@@ -372,12 +385,15 @@ fn bad_server(engine: &str, by: By, keepalive: &str) -> (Server, Upstream) {
     let is_silent = Upstream::bind().serve_in_silence(answer);
     let places = |name: &str| {
         let place = |prefix: &str, lines: &str| {
-            format!("location /{prefix}{name}/ {{ by_pass by://{name}; {lines} }}\n")
+            format!(
+                "location /{prefix}{name}/ {{ by_pass by://{name}; {lines} }}
+                 location /{prefix}{name}-soon/ {{ by_pass by://{name}; {lines} by_read_timeout 400ms; }}\n"
+            )
         };
         place("off-", "by_next_upstream off;")
             + &place("errors-", "")
             + &place("headers-", "by_next_upstream invalid_header;")
-            + &place("unbuffered-", "proxy_buffering off; by_read_timeout 60s;")
+            + &place("unbuffered-", "proxy_buffering off;")
     };
     let group = |name: &str, upstream: &Upstream| {
         format!(
@@ -386,7 +402,7 @@ fn bad_server(engine: &str, by: By, keepalive: &str) -> (Server, Upstream) {
         )
     };
     let lines = format!(
-        "{}{}[http]\nby_read_timeout 250ms; by_buffer_size 1k; proxy_request_buffering off; server {{ listen 127.0.0.2:PORT; http2 on; return 200 good; }}\n{}{}",
+        "{}{}[http]\nproxy_read_timeout 3s; grpc_read_timeout 3s; by_buffer_size 1k; proxy_request_buffering off; server {{ listen 127.0.0.2:PORT; http2 on; return 200 good; }}\n{}{}",
         places("speaks"),
         places("silent"),
         group("speaks", &speaks),
@@ -397,32 +413,50 @@ fn bad_server(engine: &str, by: By, keepalive: &str) -> (Server, Upstream) {
 
 impl Case {
     fn path(&self, place: &str, drips: bool) -> String {
-        let group = if self.then == IsSilent { "silent" } else { "speaks" };
+        let group = if self.then == IsSilent {
+            "silent"
+        } else {
+            "speaks"
+        };
+        let soon = if self.log.contains("timed out") {
+            "-soon"
+        } else {
+            ""
+        };
         let drip = if drips { "/drip" } else { "" };
-        format!("/{place}-{group}/{}{drip}", self.name)
+        format!("/{place}-{group}{soon}/{}{drip}", self.name)
     }
 }
 
-/// What is wrong with what has come of an outcome, if anything is.
-fn judge(answer: &Answer, outcome: Outcome, place: &str) -> Option<String> {
-    let expected = match (outcome, place) {
-        (Error | Timeout, "errors") | (InvalidHeader, "headers") => (200, true, "good"),
-        (Timeout, _) => (504, true, ""),
-        (Error | InvalidHeader, _) => (502, true, ""),
-        (Whole, _) => (200, true, "whole"),
-        (Cut, _) => (200, true, "who"),
-        (Empty, _) => (204, true, ""),
+/// What there is to be in the log of what has come; or how it is none of what may come.
+fn judge(
+    answer: &Answer,
+    expected: &[(Outcome, &'static str)],
+    place: &str,
+) -> Result<&'static str, String> {
+    let found = expected
+        .iter()
+        .find(|(outcome, _)| is_of(answer, *outcome, place));
+    let wrong = || format!("not {expected:?}: {} {:?}", answer.text(), answer);
+    found.map(|(_, log)| *log).ok_or_else(wrong)
+}
+
+fn is_of(answer: &Answer, outcome: Outcome, place: &str) -> bool {
+    let (status, body) = match (outcome, place) {
+        (Error | Timeout, "errors") | (InvalidHeader, "headers") => (200, "good"),
+        (Timeout, _) => (504, ""),
+        (Error | InvalidHeader, _) => (502, ""),
+        (Whole, _) => (200, "whole"),
+        (Cut, _) => (200, "who"),
+        (Empty, _) => (204, ""),
         (BrokenBody, _) => {
-            let is_right = !answer.is_whole
+            return !answer.is_whole
                 && matches!(answer.status, 0 | 200 | 204)
                 && "whole".starts_with(&answer.text());
-            return (!is_right).then(|| format!("not broken off: {answer:?}"));
         }
     };
-    let (status, is_whole, body) = expected;
     let has_body = body.is_empty() || answer.text() == body || answer.text().is_empty();
-    let is_right = answer.status == status && answer.is_whole == is_whole && has_body;
-    (!is_right).then(|| format!("not {status} {body}: {answer:?}"))
+    answer.status == status && answer.is_whole && has_body
 }
 
 #[test]
@@ -432,7 +466,13 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
         for by in By::BOTH {
             let (server, _) = bad_server(engine, by, "keepalive 0;");
             for case in CASES.iter().filter(|case| !(case.not_nginx && is_nginx())) {
-                wrong.extend(wrong_in(&server, case, false, &["off", "errors", "headers"], by));
+                wrong.extend(wrong_in(
+                    &server,
+                    case,
+                    false,
+                    &["off", "errors", "headers"],
+                    by,
+                ));
                 wrong.extend(wrong_in(&server, case, true, &["off"], by));
             }
         }
@@ -442,15 +482,17 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
 
 fn wrong_in(server: &Server, case: &Case, drips: bool, places: &[&str], by: By) -> Vec<String> {
     let from = server.error_log().len();
-    let (outcome, log) = case.expected(drips);
     let mut wrong = Vec::new();
+    let mut logs = Vec::new();
     for place in places {
         let path = case.path(place, drips);
-        let answer = get(server.port, &path);
-        let found = judge(&answer, outcome, place);
-        wrong.extend(found.map(|found| format!("{by:?} {path}: {found}")));
+        match judge(&get(server.port, &path), &case.expected(drips), place) {
+            Ok(log) => logs.push(log),
+            Err(found) => wrong.push(format!("{by:?} {path}: {found}")),
+        }
     }
-    let wanted = if log.is_empty() { 0 } else { places.len() };
+    let log = logs.first().copied().unwrap_or_default();
+    let wanted = if log.is_empty() { 0 } else { logs.len() };
     let found = match log {
         "" => server.error_log()[from..].matches("[error]").count(),
         log => lines_with(server, from, log, wanted),
@@ -458,7 +500,9 @@ fn wrong_in(server: &Server, case: &Case, drips: bool, places: &[&str], by: By) 
     if found != wanted {
         let lines = &server.error_log()[from..];
         let name = case.name;
-        wrong.push(format!("{by:?} {name} {drips}: {found} of {wanted} {log:?}\n{lines}"));
+        wrong.push(format!(
+            "{by:?} {name} {drips}: {found} of {wanted} {log:?}\n{lines}"
+        ));
     }
     wrong
 }
@@ -473,7 +517,8 @@ fn others_on_the_connection_go_on_where_the_fault_is_of_one_stream() {
         for by in By::BOTH {
             let (server, upstream) = bad_server(engine, by, "keepalive 8;");
             // What is sent for others behind half of a head lands in it.
-            let has_others = |case: &&Case| case.then != IsSilent && case.name != "stalls-in-the-head";
+            let has_others =
+                |case: &&Case| case.then != IsSilent && case.name != "stalls-in-the-head";
             let cases = CASES.iter().filter(has_others);
             for (case, drips) in cases.flat_map(|case| [(case, false), (case, true)]) {
                 let found = beside(&server, &upstream, case, drips);
@@ -499,7 +544,7 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
         body: response.body,
         ..Answer::default()
     };
-    if let Some(found) = judge(&answer, case.expected(drips).0, "off") {
+    if let Err(found) = judge(&answer, &case.expected(drips), "off") {
         return Some(found);
     }
     send(&mut client, other, b"b", true);
@@ -510,4 +555,28 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
     }
     let more = upstream.record().connections - connections;
     (more > 0).then(|| format!("{more} connections more"))
+}
+
+#[test]
+fn early_hints_are_passed_on_where_they_are_wanted() {
+    let lines = "location /wanted { by_pass by://UP; early_hints $http_x_wanted; } location / { by_pass by://UP; }";
+    each(|engine, by| {
+        let upstream = Upstream::serve(|peer, heard| {
+            if let Some(stream) = whole(heard) {
+                for link in ["</a>", "</b>"] {
+                    peer.head(stream, &[(":status", "103"), ("link", link)], false);
+                }
+                peer.answer(stream, "200", b"ok");
+            }
+        });
+        let server = server(engine, by, lines, &upstream);
+        let mut client = Client::connect(server.port);
+        for (path, expected) in [("/wanted", &[103, 103][..]), ("/", &[])] {
+            let stream = client.request(path, &[("x-wanted", "1")]);
+            let response = client.response(stream);
+            assert_eq!((response.status, response.text()), (200, "ok".to_owned()));
+            assert_eq!(response.informational, expected, "{path}");
+        }
+        upstream.assert_clean();
+    });
 }

@@ -35,18 +35,25 @@ fn both_ways_go_on_beside_each_other() {
             send(&mut client, asked, b"ab", false);
             peer.wait_until(|peer| peer.requests[&stream].body.len() == 2 * count);
             peer.data(stream, b"xyz", false);
-            wait_for(&mut client, asked, |response| response.body.len() == 3 * count);
+            wait_for(&mut client, asked, |response| {
+                response.body.len() == 3 * count
+            });
         }
         // The client ends first, and the upstream goes on.
         send(&mut client, asked, b"c", true);
         assert_eq!(peer.wait_for_rest(stream).body.len(), 41);
         for count in 21..=25 {
             peer.data(stream, b"xyz", false);
-            wait_for(&mut client, asked, |response| response.body.len() == 3 * count);
+            wait_for(&mut client, asked, |response| {
+                response.body.len() == 3 * count
+            });
         }
         peer.head(stream, &[("grpc-status", "0"), ("grpc-message", "")], true);
         let response = client.response(asked);
-        assert_eq!(response.trailers, pairs(&[("grpc-status", "0"), ("grpc-message", "")]));
+        assert_eq!(
+            response.trailers,
+            pairs(&[("grpc-status", "0"), ("grpc-message", "")])
+        );
         assert!(response.ended && response.reset.is_none());
         upstream.assert_clean();
     });
@@ -71,9 +78,16 @@ fn an_upstream_may_end_first() {
                 peer.head(stream, &[("a", "b")], true);
             }
             let response = client.response(asked);
-            assert_eq!((response.status, response.text()), (200, "whole".to_owned()));
+            assert_eq!(
+                (response.status, response.text()),
+                (200, "whole".to_owned())
+            );
             assert!(response.ended, "{response:?}");
-            let trailers = if with_trailers { pairs(&[("a", "b")]) } else { Vec::new() };
+            let trailers = if with_trailers {
+                pairs(&[("a", "b")])
+            } else {
+                Vec::new()
+            };
             assert_eq!(response.trailers, trailers);
             // The rest of the request is of no use (RFC 9113, section 8.1). nginx closes the connection.
             if is_nginx() {
@@ -120,7 +134,10 @@ fn an_answer_whose_stream_is_reset_without_error_is_whole() {
         peer.answer(stream, "200", b"whole");
         peer.reset(stream, ErrorCode::NoError);
         let response = client.response(asked);
-        assert_eq!((response.status, response.text()), (200, "whole".to_owned()));
+        assert_eq!(
+            (response.status, response.text()),
+            (200, "whole".to_owned())
+        );
         assert!(response.ended, "{response:?}");
     });
 }
@@ -132,7 +149,11 @@ fn trailers_reach_the_client() {
             let Some(stream) = whole(heard) else { return };
             match peer.requests[&stream].path() {
                 "/only" => {
-                    let fields = [(":status", "200"), ("grpc-status", "5"), ("grpc-message", "none")];
+                    let fields = [
+                        (":status", "200"),
+                        ("grpc-status", "5"),
+                        ("grpc-message", "none"),
+                    ];
                     peer.head(stream, &fields, true);
                 }
                 "/behind-nothing" => {
@@ -154,7 +175,10 @@ fn trailers_reach_the_client() {
         };
         let response = ask("/");
         assert_eq!(response.text(), "some");
-        assert_eq!(response.trailers, pairs(&[("grpc-status", "0"), ("x-own", "1")]));
+        assert_eq!(
+            response.trailers,
+            pairs(&[("grpc-status", "0"), ("x-own", "1")])
+        );
         let response = ask("/behind-nothing");
         assert_eq!(response.trailers, pairs(&[("grpc-status", "5")]));
         let response = ask("/only");
@@ -165,7 +189,10 @@ fn trailers_reach_the_client() {
         // By HTTP/1 behind the last chunk.
         let answer = post(server.port, "/", "TE: trailers\r\n", "x");
         assert_eq!((answer.text(), answer.is_whole), ("some".to_owned(), true));
-        assert_eq!(answer.trailers, pairs(&[("grpc-status", "0"), ("x-own", "1")]));
+        assert_eq!(
+            answer.trailers,
+            pairs(&[("grpc-status", "0"), ("x-own", "1")])
+        );
         let answer = post(server.port, "/only", "", "x");
         assert_eq!((answer.field("grpc-status"), answer.is_whole), ("5", true));
         upstream.assert_clean();
@@ -188,7 +215,10 @@ fn trailers_of_a_request_stay_here() {
         client.send(&out);
         assert_eq!(client.response(stream).text(), "ok");
         let asked = upstream.last();
-        assert_eq!((&asked.body[..], &asked.trailers[..]), (&b"12345"[..], &[][..]));
+        assert_eq!(
+            (&asked.body[..], &asked.trailers[..]),
+            (&b"12345"[..], &[][..])
+        );
         upstream.assert_clean();
     });
 }
@@ -225,7 +255,9 @@ fn exchange(client: &mut Client, stream: u32, body: &[u8]) -> Response {
             _ => {}
         }
         let response = client.responses.get(&stream);
-        if let Some(response) = response.filter(|response| response.ended || response.reset.is_some()) {
+        if let Some(response) =
+            response.filter(|response| response.ended || response.reset.is_some())
+        {
             return response.clone();
         }
     }
@@ -284,7 +316,12 @@ fn large_bodies_go_both_ways_at_once() {
             }));
         }
         let clients: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
-        assert!(clients.iter().all(Result::is_ok), "{} {:?}", server.error_log(), upstream.record().asked);
+        assert!(
+            clients.iter().all(Result::is_ok),
+            "{} {:?}",
+            server.error_log(),
+            upstream.record().asked
+        );
         upstream.assert_clean();
     });
 }

@@ -14,7 +14,7 @@ use super::{By, each, get, lines_with, server, wait_for};
 /// Passes on to a group that keeps connections, as it comes.
 const KEPT: &str = "location / { by_pass by://u; } location /buffered { proxy_pass http://u; proxy_buffering on; proxy_request_buffering on; }
     [http]
-    proxy_buffering off; proxy_request_buffering off; by_send_timeout TIMEOUT; client_body_buffer_size 1m; upstream u { server UP max_fails=0; keepalive 4; }";
+    proxy_buffering off; proxy_request_buffering off; proxy_send_timeout TIMEOUT; grpc_send_timeout TIMEOUT; client_body_buffer_size 1m; upstream u { server UP max_fails=0; keepalive 4; }";
 
 /// Where requests are passed on. nginx cannot have both directives share a group.
 fn paths(by: By) -> &'static [&'static str] {
@@ -103,7 +103,10 @@ fn a_window_that_is_never_opened_is_a_timeout() {
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "300ms", &upstream);
-            let settings = [(INITIAL_WINDOW_SIZE, if of_connection { 1 << 20 } else { 10 })];
+            let settings = [(
+                INITIAL_WINDOW_SIZE,
+                if of_connection { 1 << 20 } else { 10 },
+            )];
             let mut peer = kept(&upstream, server.port, &settings);
             let mut client = Client::connect(server.port);
             if of_connection {
@@ -117,7 +120,8 @@ fn a_window_that_is_never_opened_is_a_timeout() {
             let stream = client.request_with("POST", "/", &[], Some(&[b'x'; 100]));
             let response = client.response(stream);
             assert_eq!(response.status, 504, "{}", server.error_log());
-            let text = "upstream timed out (110: Connection timed out) while sending request to upstream";
+            let text =
+                "upstream timed out (110: Connection timed out) while sending request to upstream";
             assert_eq!(lines_with(&server, 0, text, 1), 1);
             let stream = peer.wait_for_head();
             // nginx closes the connection.
@@ -146,7 +150,9 @@ fn upload(port: u16, path: &str, body: &[u8]) -> super::Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
     let mut writer = stream.try_clone().unwrap();
     let bytes = [head.as_bytes(), body].concat();
     let sending = thread::spawn(move || writer.write_all(&bytes));

@@ -51,9 +51,8 @@ fn server(engine: &str, by: By, lines: &str, upstream: &Upstream) -> Server {
 
 fn server_at(engine: &str, by: By, lines: &str, address: &str) -> Server {
     let (lines, http) = lines.split_once("[http]\n").unwrap_or((lines, ""));
-    let lines = format!(
-        "http2 on; {lines}\n[http]\nproxy_http_version 2; client_max_body_size 0; {http}"
-    );
+    let lines =
+        format!("http2 on; {lines}\n[http]\nproxy_http_version 2; client_max_body_size 0; {http}");
     let lines = by.lines(&lines).replace("UP", address);
     Server::start(engine, &lines)
 }
@@ -213,7 +212,10 @@ fn lines_with(server: &Server, from: usize, text: &str, wanted: usize) -> usize 
     let mut found = 0;
     for _ in 0..200 {
         let log = server.error_log();
-        found = log[from..].lines().filter(|line| line.contains(text)).count();
+        found = log[from..]
+            .lines()
+            .filter(|line| line.contains(text))
+            .count();
         if found >= wanted {
             break;
         }

@@ -1,1 +1,306 @@
-//! TODO
+//! What is sent again, and where: what a server has not looked at, what `*_next_upstream` names, and what may not be sent twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proto::h2::ErrorCode;
+use support::http2::Client;
+use support::is_nginx;
+
+use super::upstream::{Heard, Peer, Upstream, goaway, plain, whole};
+use super::{Answer, By, each, get, lines_with, open, post, send, server};
+
+/// Passes on to a group whose server `UP` comes first; `NEXT` are lines of the location, `OTHER` is another server.
+const GROUP: &str = "location / { by_pass by://u; NEXT }
+    [http]
+    proxy_request_buffering off; proxy_buffering off; upstream u { server UP max_fails=0; OTHER keepalive 4; }";
+
+fn lines(next: &str, other: Option<&Upstream>) -> String {
+    let other = other.map(|other| format!("server {} backup;", other.address()));
+    GROUP
+        .replace("NEXT", next)
+        .replace("OTHER", &other.unwrap_or_default())
+}
+
+/// Does something for each request that has come whole.
+fn each_request(
+    act: impl Fn(&mut Peer, u32) + Send + Sync + 'static,
+) -> impl Fn(&mut Peer, Heard) + Send + Sync + 'static {
+    move |peer, heard| {
+        if let Some(stream) = whole(heard) {
+            act(peer, stream);
+        }
+    }
+}
+
+#[test]
+fn what_a_goaway_does_not_cover_is_sent_again() {
+    if is_nginx() {
+        return; // it takes that for an invalid head
+    }
+    each(|engine, by| {
+        for code in [ErrorCode::NoError, ErrorCode::EnhanceYourCalm] {
+            let upstream = Upstream::bind();
+            let server = server(engine, by, &lines("", None), &upstream);
+            let mut client = Client::connect(server.port);
+            // One that is covered is answered on the old connection, the other on a new one.
+            let covered = client.request_with("POST", "/covered", &[], Some(b"first"));
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            let first = peer.wait_for_request().stream;
+            let not_covered =
+                client.request_with("POST", "/again", &[("x-own", "1")], Some(b"second"));
+            let second = peer.wait_for_request().stream;
+            assert!(second > first);
+            peer.send(&goaway(first, code));
+            let mut other = upstream.accept();
+            other.settings(&[]);
+            let again = other.wait_for_request();
+            assert_eq!((again.path(), again.field("x-own")), ("/again", "1"));
+            assert_eq!(again.body, b"second");
+            other.answer(again.stream, "200", b"new");
+            assert_eq!(client.response(not_covered).text(), "new");
+            // Those that follow do not go on the old one.
+            let next = client.request("/next", &[]);
+            let asked = other.wait_for_request();
+            other.answer(asked.stream, "200", b"next");
+            assert_eq!(client.response(next).text(), "next");
+            peer.answer(first, "200", b"old");
+            assert_eq!(client.response(covered).text(), "old");
+            peer.wait_for_end();
+            let text = format!(
+                "upstream sent goaway with error {} while reading response header",
+                code.number()
+            );
+            assert_eq!(lines_with(&server, 0, &text, 1), 1);
+            upstream.assert_clean();
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_is_sent_again_a_few_times() {
+    if is_nginx() {
+        return; // it takes that for an invalid head
+    }
+    each(|engine, by| {
+        // So often refused; what comes of it, and how often it was sent.
+        for (refusals, by_goaway, status, expected) in [
+            (1, false, 200, 2),
+            (3, false, 200, 4),
+            (usize::MAX, false, 502, 4),
+            (1, true, 200, 2),
+            (3, true, 200, 4),
+            (usize::MAX, true, 502, 4),
+        ] {
+            let count = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&count);
+            let upstream = Upstream::serve(each_request(move |peer, stream| {
+                match counted.fetch_add(1, Ordering::SeqCst) < refusals {
+                    true if by_goaway => {
+                        peer.send(&goaway(stream.saturating_sub(2), ErrorCode::NoError))
+                    }
+                    true => peer.reset(stream, ErrorCode::RefusedStream),
+                    false => peer.answer(stream, "200", b"ok"),
+                }
+            }));
+            let server = server(engine, by, &lines("", None), &upstream);
+            let answer = post(server.port, "/", "", "12345");
+            let what = format!("{refusals} {by_goaway}");
+            assert_eq!(answer.status, status, "{what}: {}", server.error_log());
+            assert_eq!(count.load(Ordering::SeqCst), expected, "{what}");
+            assert!(
+                upstream
+                    .record()
+                    .asked
+                    .iter()
+                    .all(|asked| asked.body == b"12345")
+            );
+            upstream.assert_clean();
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_is_sent_again_only_where_errors_are() {
+    if is_nginx() {
+        return;
+    }
+    each(|engine, by| {
+        for (next, expected) in [
+            ("by_next_upstream off;", 1),
+            ("by_next_upstream invalid_header;", 1),
+            ("", 4),
+        ] {
+            let upstream = Upstream::serve(each_request(|peer, stream| {
+                peer.reset(stream, ErrorCode::RefusedStream);
+            }));
+            let server = server(engine, by, &lines(next, None), &upstream);
+            assert_eq!(get(server.port, "/").status, 502);
+            assert_eq!(upstream.record().asked.len(), expected, "{next}");
+            upstream.assert_clean();
+        }
+    });
+}
+
+#[test]
+fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all() {
+    if is_nginx() {
+        return;
+    }
+    each(|engine, by| {
+        for by_goaway in [false, true] {
+            let upstream = Upstream::bind();
+            let server = server(engine, by, &lines("", None), &upstream);
+            let mut client = Client::connect(server.port);
+            let asked = open(&mut client, "/", &[]);
+            send(&mut client, asked, b"abc", false);
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            let stream = peer.wait_for_head();
+            peer.wait_until(|peer| peer.requests[&stream].body == b"abc");
+            send(&mut client, asked, b"def", false);
+            peer.wait_until(|peer| peer.requests[&stream].body == b"abcdef");
+            let mut other = match by_goaway {
+                true => {
+                    peer.send(&goaway(0, ErrorCode::NoError));
+                    let mut other = upstream.accept();
+                    other.settings(&[]);
+                    other
+                }
+                false => {
+                    peer.reset(stream, ErrorCode::RefusedStream);
+                    peer
+                }
+            };
+            let again = other.wait_for_head();
+            other.wait_until(|peer| peer.requests[&again].body == b"abcdef");
+            send(&mut client, asked, b"ghi", true);
+            assert_eq!(other.wait_for_rest(again).body, b"abcdefghi");
+            other.answer(again, "200", b"ok");
+            assert_eq!(client.response(asked).text(), "ok");
+            upstream.assert_clean();
+        }
+    });
+}
+
+/// What comes of a request whose first server does this with it.
+fn outcome(
+    engine: &str,
+    by: By,
+    next: &str,
+    method: &str,
+    act: impl Fn(&mut Peer, u32) + Send + Sync + 'static,
+) -> (Answer, usize) {
+    let first = Upstream::serve(each_request(act));
+    let second = Upstream::serve(plain);
+    let server = server(engine, by, &lines(next, Some(&second)), &first);
+    let answer = match method {
+        "POST" => post(server.port, "/", "", "12345"),
+        _ => get(server.port, "/"),
+    };
+    first.wait_for(1);
+    let requests = first.record().asked.len();
+    if let Some(asked) = second.record().asked.last() {
+        let body: &[u8] = if method == "POST" { b"12345" } else { b"" };
+        assert_eq!((asked.field(":method"), &asked.body[..]), (method, body));
+    }
+    (answer, requests)
+}
+
+#[test]
+fn causes_are_those_that_are_named() {
+    type Act = fn(&mut Peer, u32);
+    let reset: Act = |peer, stream| peer.reset(stream, ErrorCode::InternalError);
+    let close: Act = |peer, _| peer.close();
+    let stall: Act = |_, _| {};
+    let answer_503: Act = |peer, stream| peer.answer(stream, "503", b"busy");
+    let answer_404: Act = |peer, stream| peer.answer(stream, "404", b"none");
+    let answer_429: Act = |peer, stream| peer.head(stream, &[(":status", "429")], true);
+    each(|engine, by| {
+        for (act, next, method, status) in [
+            // A reset is an invalid head.
+            (reset, "", "GET", 502),
+            (reset, "by_next_upstream error timeout;", "GET", 502),
+            (reset, "by_next_upstream invalid_header;", "GET", 200),
+            (reset, "by_next_upstream invalid_header;", "POST", 502),
+            (
+                reset,
+                "by_next_upstream invalid_header non_idempotent;",
+                "POST",
+                200,
+            ),
+            // The end of a connection is an error. What may have been acted upon is not sent twice.
+            (close, "", "GET", 200),
+            (close, "by_next_upstream off;", "GET", 502),
+            (close, "by_next_upstream invalid_header;", "GET", 502),
+            (close, "", "POST", 502),
+            (close, "by_next_upstream error non_idempotent;", "POST", 200),
+            (stall, "by_read_timeout 1s;", "GET", 200),
+            (stall, "by_read_timeout 300ms;", "POST", 504),
+            (
+                stall,
+                "by_read_timeout 300ms; by_next_upstream error;",
+                "GET",
+                504,
+            ),
+            (
+                stall,
+                "by_read_timeout 1s; by_next_upstream timeout non_idempotent;",
+                "POST",
+                200,
+            ),
+            // For so long another server is tried.
+            (
+                stall,
+                "by_read_timeout 300ms; proxy_next_upstream_timeout 100ms; grpc_next_upstream_timeout 100ms;",
+                "GET",
+                504,
+            ),
+            // Statuses.
+            (answer_503, "", "GET", 503),
+            (answer_503, "by_next_upstream http_503;", "GET", 200),
+            (answer_503, "by_next_upstream http_503;", "POST", 503),
+            (answer_404, "by_next_upstream http_404;", "GET", 200),
+            (answer_404, "by_next_upstream http_503;", "GET", 404),
+            (
+                answer_429,
+                "by_next_upstream http_429 non_idempotent;",
+                "POST",
+                200,
+            ),
+            (
+                answer_503,
+                "by_next_upstream http_503; by_next_upstream_tries 1;",
+                "GET",
+                503,
+            ),
+        ] {
+            let (answer, requests) = outcome(engine, by, next, method, act);
+            assert_eq!(answer.status, status, "{by:?} {next} {method}");
+            assert_eq!(requests, 1, "{by:?} {next} {method}");
+        }
+    });
+}
+
+#[test]
+fn a_kept_connection_that_has_ended_costs_nothing() {
+    if is_nginx() {
+        return; // what it sends on the new connection has the number of its stream on the old one
+    }
+    each(|engine, by| {
+        // It serves one request, and closes when the next has come.
+        let upstream = Upstream::serve(each_request(|peer, stream| match stream {
+            1 => peer.answer(stream, "200", b"ok"),
+            _ => peer.close(),
+        }));
+        let server = server(engine, by, &lines("", None), &upstream);
+        for _ in 0..4 {
+            assert_eq!(get(server.port, "/").text(), "ok");
+        }
+        // A POST may have been acted upon.
+        let answer = post(server.port, "/", "", "12345");
+        assert_eq!(answer.status, 502);
+        upstream.assert_clean();
+    });
+}

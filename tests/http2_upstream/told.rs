@@ -139,7 +139,12 @@ fn fields_can_be_set() {
         // An empty host is none, and another one is needed.
         let asked = passed.get("/");
         assert_eq!(asked.field(":authority"), passed.authority());
-        assert!(asked.fields.iter().all(|(name, _)| name != "host" && name != "x-own"));
+        assert!(
+            asked
+                .fields
+                .iter()
+                .all(|(name, _)| name != "host" && name != "x-own")
+        );
         assert_eq!(passed.post("/length", "", "1").field("content-length"), "");
         assert_eq!(passed.get("/te").field("te"), "trailers");
         passed.upstream.assert_clean();
@@ -157,7 +162,12 @@ fn fields_of_a_connection_that_are_set_are_left_out() {
     each(|engine, by| {
         let passed = Passed::on(engine, by, lines);
         let asked = passed.post("/", "Upgrade: websocket\r\n", "1");
-        let names: Vec<_> = asked.fields.iter().skip(4).map(|(name, _)| name.as_str()).collect();
+        let names: Vec<_> = asked
+            .fields
+            .iter()
+            .skip(4)
+            .map(|(name, _)| name.as_str())
+            .collect();
         assert_eq!(names, ["x-kept", "content-length"]);
         passed.upstream.assert_clean();
     });
@@ -217,16 +227,28 @@ fn methods_and_bodies_can_be_replaced() {
     for engine in engines::lines() {
         let passed = Passed::on(engine, By::Proxy, lines);
         let asked = passed.post("/put", "", "1");
-        assert_eq!((asked.field(":method"), &asked.body[..]), ("PUT", &b"1"[..]));
-        assert_eq!(passed.get("/named?method=DELETE").field(":method"), "DELETE");
+        assert_eq!(
+            (asked.field(":method"), &asked.body[..]),
+            ("PUT", &b"1"[..])
+        );
+        assert_eq!(
+            passed.get("/named?method=DELETE").field(":method"),
+            "DELETE"
+        );
         let asked = passed.post("/body", "X-Own: 1\r\n", "of the client");
         assert_eq!(asked.body, b"body of /body");
         assert_eq!(asked.field("content-length"), "13");
         assert_eq!(asked.field("x-own"), "1");
         let asked = passed.get("/body");
-        assert_eq!((asked.field(":method"), &asked.body[..]), ("GET", &b"body of /body"[..]));
+        assert_eq!(
+            (asked.field(":method"), &asked.body[..]),
+            ("GET", &b"body of /body"[..])
+        );
         let asked = passed.post("/without", "", "12345");
-        assert_eq!((&asked.body[..], asked.field("content-length")), (&b""[..], "5"));
+        assert_eq!(
+            (&asked.body[..], asked.field("content-length")),
+            (&b""[..], "5")
+        );
         let asked = passed.post("/bare", "X-Own: 1\r\n", "12345");
         assert_eq!((&asked.body[..], asked.fields.len()), (&b""[..], 4));
         passed.upstream.assert_clean();
@@ -238,7 +260,11 @@ fn a_head_is_asked_for_without_a_body() {
     each(|engine, by| {
         let upstream = Upstream::serve(|peer, heard| {
             if let super::upstream::Heard::Head(stream, true) = heard {
-                let fields = [(":status", "200"), ("content-length", "1000"), ("x-own", "1")];
+                let fields = [
+                    (":status", "200"),
+                    ("content-length", "1000"),
+                    ("x-own", "1"),
+                ];
                 let ends = peer.requests[&stream].field(":method") == "HEAD";
                 peer.head(stream, &fields, ends);
                 if !ends {
@@ -250,12 +276,18 @@ fn a_head_is_asked_for_without_a_body() {
         let server = server(engine, by, lines, &upstream);
         let request = "HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         let answer = ask(server.port, request);
-        assert_eq!((answer.status, answer.field("content-length")), (200, "1000"));
+        assert_eq!(
+            (answer.status, answer.field("content-length")),
+            (200, "1000")
+        );
         assert_eq!((answer.field("x-own"), answer.text()), ("1", String::new()));
         let mut client = Client::connect(server.port);
         let stream = client.request_with("HEAD", "/x", &[], None);
         let response = client.response(stream);
-        assert_eq!((response.status, response.field("content-length")), (200, Some("1000")));
+        assert_eq!(
+            (response.status, response.field("content-length")),
+            (200, Some("1000"))
+        );
         assert!(response.body.is_empty() && response.ended);
         // The same connection goes on.
         assert_eq!(get(server.port, "/x").body.len(), 1000);
@@ -304,7 +336,12 @@ fn heads_longer_than_a_frame_are_continued() {
         assert_eq!(asked.field("x-long"), long);
         assert_eq!(passed.get("/").field("x-long"), "");
         let record = passed.upstream.record();
-        assert!(record.frames.iter().all(|frame| frame.head.length <= 16_384));
+        assert!(
+            record
+                .frames
+                .iter()
+                .all(|frame| frame.head.length <= 16_384)
+        );
         drop(record);
         passed.upstream.assert_clean();
     });

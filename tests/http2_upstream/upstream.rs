@@ -29,13 +29,12 @@ pub(crate) type Fields = Vec<(String, String)>;
 trait Bytes: Read + Write + Send {}
 impl<T: Read + Write + Send> Bytes for T {}
 
-/// A frame that has come.
+/// The head of a frame that has come.
 #[derive(Clone, Debug)]
 pub(crate) struct Noted {
     /// Which connection it came on, from 0.
     pub(crate) connection: usize,
     pub(crate) head: FrameHead,
-    pub(crate) payload: Vec<u8>,
 }
 
 /// A request as far as it has come.
@@ -59,7 +58,11 @@ impl std::fmt::Debug for Asked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (place, length) = ((self.connection, self.stream), self.body.len());
         write!(f, "{place:?} {:?} {length} bytes ", self.fields)?;
-        write!(f, "ended={} reset={:?} window={}", self.ended, self.reset, self.window)
+        write!(
+            f,
+            "ended={} reset={:?} window={}",
+            self.ended, self.reset, self.window
+        )
     }
 }
 
@@ -195,13 +198,6 @@ impl Upstream {
         }
     }
 
-    /// Whether no connection has come that was not accepted.
-    pub(crate) fn is_left_alone(&self) -> bool {
-        let listener = self.listener.as_ref().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        listener.accept().is_err()
-    }
-
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
@@ -213,7 +209,7 @@ impl Upstream {
 
     /// How many requests have begun.
     pub(crate) fn heads(&self) -> usize {
-        self.record().streams.values().sum()
+        self.record().heads()
     }
 
     /// Waits for so many requests that have come whole; all of them.
@@ -227,11 +223,12 @@ impl Upstream {
         let place = (asked.connection, asked.stream);
         let mut record = self.record();
         record.answered.insert(place);
-        let socket = Arc::clone(&record.sockets[&asked.connection]);
+        let socket = record.sockets.get(&asked.connection).cloned();
         drop(record);
         let head = headers(asked.stream, &[(":status", "200")], false);
         let bytes = [head, data(asked.stream, body, true)].concat();
-        // It may have gone meanwhile.
+        let socket = socket.expect("the connection is there");
+        // The other end may have gone meanwhile.
         let _ = socket.lock().unwrap().write_all(&bytes);
     }
 
@@ -249,6 +246,16 @@ impl Upstream {
 }
 
 impl Record {
+    /// How many requests have begun.
+    pub(crate) fn heads(&self) -> usize {
+        self.streams.values().sum()
+    }
+
+    /// Whether we have sent the last frame of an answer.
+    pub(crate) fn is_answered(&self, asked: &Asked) -> bool {
+        self.answered.contains(&(asked.connection, asked.stream))
+    }
+
     fn begin(&mut self) -> usize {
         self.connections += 1;
         self.connections - 1
@@ -376,7 +383,10 @@ impl Peer {
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _turn = self.turn.lock().unwrap();
         // The other end may have closed meanwhile.
-        let _ = self.stream.write_all(bytes).and_then(|()| self.stream.flush());
+        let _ = self
+            .stream
+            .write_all(bytes)
+            .and_then(|()| self.stream.flush());
     }
 
     /// Sends bytes in segments of this many.
@@ -495,6 +505,12 @@ impl Peer {
         }
     }
 
+    /// Whether we have sent the last frame of an answer.
+    pub(crate) fn is_answered(&self, stream: u32) -> bool {
+        let record = self.record.lock().unwrap();
+        record.answered.contains(&(self.number, stream))
+    }
+
     /// How many requests are neither answered nor over.
     pub(crate) fn open(&self) -> usize {
         let record = self.record.lock().unwrap();
@@ -533,7 +549,10 @@ impl Peer {
     pub(crate) fn wait_for_request(&mut self) -> Asked {
         let before = self.last_stream;
         loop {
-            let found = self.requests.range(before + 1..).find(|(_, asked)| asked.ended);
+            let found = self
+                .requests
+                .range(before + 1..)
+                .find(|(_, asked)| asked.ended);
             if let Some((_, asked)) = found {
                 return asked.clone();
             }
@@ -583,7 +602,6 @@ impl Peer {
         self.note(Noted {
             connection: self.number,
             head,
-            payload: payload.clone(),
         });
         Some(self.take(head, &payload))
     }
@@ -801,7 +819,9 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.record.lock().unwrap().ended += 1;
+        let mut record = self.record.lock().unwrap();
+        record.ended += 1;
+        record.sockets.remove(&self.number);
     }
 }
 

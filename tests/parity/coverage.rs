@@ -125,6 +125,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("tests/try_configuration.rs", "client_body_temp_path"),
     (
+        "tests/grpc/endings.rs",
+        "grpc_errors grpc_next_upstream_timeout",
+    ),
+    ("tests/grpc/web.rs", "grpc_web"),
+    ("tests/http2_upstream/bad.rs", "grpc_read_timeout"),
+    ("tests/http2_upstream/flow.rs", "grpc_send_timeout"),
+    (
         "tests/upstream_tls.rs",
         "proxy_ssl_certificate proxy_ssl_certificate_cache proxy_ssl_certificate_key proxy_ssl_ciphers
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
