@@ -85,6 +85,8 @@ pub(super) struct Flow {
     queued: Cell<usize>,
     /// Nothing follows that.
     is_last: Cell<bool>,
+    /// There is no body, or no more of it is wanted.
+    has_no_more: Cell<bool>,
     /// Bytes of the body that have been given to the transport.
     sent: Cell<u64>,
     reader: Cell<Option<Waker>>,
@@ -118,11 +120,8 @@ impl Flow {
     /// case.
     pub(super) fn put_end(&self, end: End) {
         let is_untouched = !self.heads.borrow().is_empty();
-        let is_reset = match end {
-            End::Reset(ErrorCode::NoError, None) => false,
-            End::Reset(..) => is_untouched,
-            _ => false,
-        };
+        let is_content = matches!(end, End::Reset(ErrorCode::NoError, None)) && self.is_sending();
+        let is_reset = matches!(end, End::Reset(..)) && !is_content && is_untouched;
         if self.end.get().is_none() || is_reset {
             self.end.set(Some(end));
         }
@@ -132,9 +131,21 @@ impl Flow {
         if !matches!(end, End::Whole) {
             self.queue.borrow_mut().clear();
             self.queued.set(0);
+            self.has_no_more.set(true);
         }
         self.wake_reader();
         self.wake_writer();
+    }
+
+    /// The request has no body.
+    pub(super) fn send_nothing(&self) {
+        self.has_no_more.set(true);
+    }
+
+    /// Whether something of the request is still to be sent.
+    fn is_sending(&self) -> bool {
+        let is_sent = self.is_last.get() && self.queued.get() == 0;
+        !self.has_no_more.get() && !is_sent
     }
 
     /// The stream is about to end by a fault of which there is this to log.

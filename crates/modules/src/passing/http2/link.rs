@@ -169,6 +169,9 @@ impl Link {
             return false;
         };
         flow.number.set(number);
+        if opening.ends {
+            flow.send_nothing();
+        }
         self.requests.set(self.requests.get() + 1);
         self.idle_since.set(None);
         self.call();
