@@ -3,6 +3,9 @@
 //!
 //! nginx's words and its outcome stand with each case. Where Tidegate means to differ that stands there too, with the reason.
 
+use std::thread;
+use std::time::Duration;
+
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, flags};
 use support::http2::Client;
@@ -368,7 +371,7 @@ fn answer(peer: &mut Peer, heard: Heard) {
     let case = CASES.iter().find(|case| case.name == name).unwrap();
     let bytes = (case.answer)(stream);
     match parts.next() {
-        // nginx begins to wait anew for each segment, Tidegate for each part of an answer: it is to be over soon.
+        // A head is waited for as a whole: it is to be over soon.
         Some("drip") => peer.drip(&bytes, (bytes.len() / 200).max(1)),
         _ => peer.send(&bytes),
     }
@@ -578,5 +581,40 @@ fn early_hints_are_passed_on_where_they_are_wanted() {
             assert_eq!(response.informational, expected, "{path}");
         }
         upstream.assert_clean();
+    });
+}
+
+#[test]
+fn frames_that_are_no_part_of_an_answer_do_not_prolong_it() {
+    if is_nginx() {
+        return; // each makes it wait anew
+    }
+    let lines = "location / { by_pass by://UP; by_read_timeout 300ms; proxy_buffering off; }";
+    each(|engine, by| {
+        for has_head in [false, true] {
+            let upstream = Upstream::bind();
+            let server = server(engine, by, lines, &upstream);
+            let mut client = Client::connect(server.port);
+            let asked = client.request("/", &[]);
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            let stream = peer.wait_for_head();
+            if has_head {
+                peer.head(stream, &[(":status", "200")], false);
+                peer.data(stream, b"who", false);
+            }
+            while peer.requests[&stream].reset.is_none() {
+                peer.send(&any(6, 0, 0, b"12345678"));
+                peer.next_soon();
+                thread::sleep(Duration::from_millis(20));
+            }
+            let response = client.response(asked);
+            let expected = if has_head { 200 } else { 504 };
+            assert_eq!(
+                (response.status, response.reset.is_some()),
+                (expected, has_head)
+            );
+            upstream.assert_clean();
+        }
     });
 }

@@ -186,9 +186,11 @@ fn idle_connections_end_in_time() {
             }
             thread::sleep(Duration::from_millis(5));
             assert_eq!(get(server.port, "/").text(), "ok");
-            // One that has served for long enough ends with its next request at the latest.
+            // One that has had its time ends as soon as it is idle; with nginx behind the next request.
             assert!(upstream.record().connections <= 2);
-            wait_for_it("end of all connections", || are_left(&upstream, 0));
+            if lines.contains("timeout") || !is_nginx() {
+                wait_for_it("end of all connections", || are_left(&upstream, 0));
+            }
             upstream.assert_clean();
         }
     });
