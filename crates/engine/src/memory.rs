@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::blocking::{self, Weight};
 use crate::buffer;
+use crate::pooled_future;
 use crate::worker::{self, Timer, Worker};
 
 /// How often a thread that has spare memory looks at it, in milliseconds.
@@ -69,6 +70,7 @@ impl Worker {
             self.memory.has_let_go = false;
             self.memory.trimmed_ms = now;
             self.spare_queues.clear();
+            pooled_future::shrink();
             if !self.blocks_inline {
                 trim();
             }

@@ -107,14 +107,22 @@ struct Kept {
     bytes: usize,
 }
 
-impl Drop for Kept {
-    fn drop(&mut self) {
+impl Kept {
+    /// Gives all of them to the allocator.
+    fn clear(&mut self) {
+        self.bytes = 0;
         for (steps, blocks) in self.blocks.iter_mut().enumerate() {
             for place in blocks.drain(..) {
                 // SAFETY: it was allocated with this layout, and nobody uses it.
                 unsafe { dealloc(place.as_ptr(), block(steps)) };
             }
         }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -125,6 +133,11 @@ thread_local! {
             bytes: 0,
         })
     };
+}
+
+/// Gives what this thread keeps to the allocator.
+pub(crate) fn shrink() {
+    KEPT.with_borrow_mut(Kept::clear);
 }
 
 /// Memory for a value of this layout, which is not empty, to be given back with the same.
@@ -203,6 +216,20 @@ mod tests {
         yield_once().await;
         let _owner = owner;
         bytes.last().copied().unwrap_or(1)
+    }
+
+    #[test]
+    fn what_is_kept_is_given_back() {
+        for _ in 0..2 {
+            let owner = Rc::new(());
+            drop(PooledFuture::new(of_size::<2000>(owner)));
+            assert!(KEPT.with_borrow(|kept| kept.bytes) > 0);
+            shrink();
+            KEPT.with_borrow(|kept| {
+                assert_eq!(kept.bytes, 0);
+                assert!(kept.blocks.iter().all(Vec::is_empty));
+            });
+        }
     }
 
     async fn yield_once() {
