@@ -129,8 +129,9 @@ fn browsers_make_calls() {
             "http2 on; grpc_web on; client_max_body_size 64k;
              location / {{ grpc_pass 127.0.0.1:{}; }}
              location /off/ {{ grpc_web off; rewrite ^/off(.*) $1 break; grpc_pass 127.0.0.1:{}; }}
+             location /shown/ {{ grpc_pass_header X-Accel-Expires; rewrite ^/shown(.*) $1 break; grpc_pass 127.0.0.1:{}; }}
              location /none/ {{ grpc_pass 127.0.0.1:1; }}",
-            behind.port, behind.port
+            behind.port, behind.port, behind.port
         );
         let server = Server::start(engine, &lines);
         for version in VERSIONS {
@@ -149,6 +150,13 @@ fn browsers_make_calls() {
             assert_eq!(messages, [b"hi"], "{echo:?}");
             status(&trailers, 0);
             assert!(trailers.contains(&"y-a: b".to_owned()), "{trailers:?}");
+
+            // The server sends back what it is sent; this is for proxies as a rule.
+            let fields = [BINARY, "x-accel-expires: 5"];
+            for (path, expected) in [("", None), ("/shown", Some("5"))] {
+                let echo = call(&format!("{path}/test.Calls/Echo"), &fields, &framed(b"a"));
+                assert_eq!(echo.field("x-accel-expires"), expected, "{echo:?}");
+            }
 
             let echo = call("/test.Calls/Echo", &[TEXT], &encoded(b"text"));
             assert_eq!(echo.media_type(), "application/grpc-web-text", "{echo:?}");

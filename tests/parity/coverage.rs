@@ -128,7 +128,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/grpc/endings.rs",
         "grpc_errors grpc_next_upstream_timeout",
     ),
-    ("tests/grpc/web.rs", "grpc_web"),
+    ("tests/grpc/main.rs", "grpc_pass"),
+    ("tests/grpc/web.rs", "grpc_pass_header grpc_web"),
     ("tests/http2_upstream/bad.rs", "grpc_read_timeout"),
     ("tests/http2_upstream/flow.rs", "grpc_send_timeout"),
     (
@@ -137,13 +138,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
          uwsgi_ssl_certificate uwsgi_ssl_certificate_cache uwsgi_ssl_certificate_key uwsgi_ssl_ciphers
          uwsgi_ssl_key_log uwsgi_ssl_password_file uwsgi_ssl_protocols uwsgi_ssl_session_reuse
-         grpc_ssl_certificate_cache grpc_ssl_key_log grpc_ssl_session_reuse",
+         grpc_ssl_certificate_cache grpc_ssl_certificate_key grpc_ssl_ciphers grpc_ssl_key_log grpc_ssl_password_file
+         grpc_ssl_session_reuse",
     ),
     (
         "tests/upstream_sockets.rs",
         "fastcgi_socket_keepalive fastcgi_socket_rcvbuf fastcgi_socket_sndbuf memcached_socket_keepalive proxy_socket_keepalive
          proxy_socket_rcvbuf proxy_socket_sndbuf scgi_socket_keepalive scgi_socket_rcvbuf scgi_socket_sndbuf grpc_socket_keepalive
-         grpc_socket_rcvbuf grpc_socket_sndbuf tunnel_socket_keepalive
+         grpc_socket_rcvbuf grpc_socket_sndbuf grpc_connect_timeout tunnel_socket_keepalive
          tunnel_socket_rcvbuf tunnel_socket_sndbuf uwsgi_socket_keepalive uwsgi_socket_rcvbuf uwsgi_socket_sndbuf",
     ),
     ("tests/upstream_proxy_protocol.rs", "proxy_protocol"),
