@@ -129,7 +129,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "grpc_errors grpc_next_upstream_timeout",
     ),
     ("tests/grpc/main.rs", "grpc_pass"),
-    ("tests/grpc/web.rs", "grpc_pass_header grpc_web"),
+    ("tests/grpc/web.rs", "grpc_web"),
     ("tests/http2_upstream/bad.rs", "grpc_read_timeout"),
     ("tests/http2_upstream/flow.rs", "grpc_send_timeout"),
     (
@@ -138,8 +138,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
          proxy_ssl_key_log proxy_ssl_password_file proxy_ssl_protocols proxy_ssl_session_reuse
          uwsgi_ssl_certificate uwsgi_ssl_certificate_cache uwsgi_ssl_certificate_key uwsgi_ssl_ciphers
          uwsgi_ssl_key_log uwsgi_ssl_password_file uwsgi_ssl_protocols uwsgi_ssl_session_reuse
-         grpc_ssl_certificate_cache grpc_ssl_certificate_key grpc_ssl_ciphers grpc_ssl_key_log grpc_ssl_password_file
-         grpc_ssl_session_reuse",
+         grpc_ssl_certificate_cache grpc_ssl_key_log grpc_ssl_session_reuse",
     ),
     (
         "tests/upstream_sockets.rs",
