@@ -69,10 +69,11 @@ impl CallBody {
         self.ended.set(Some(status.0));
     }
 
-    fn end(&self) -> Given {
+    /// Its end, once it has been broken off.
+    fn end(&self, broken: Break) -> Given {
         match self.has_trailers {
             true => Given::End,
-            false => Given::Broken(Break::Framing),
+            false => Given::Broken(broken),
         }
     }
 }
@@ -90,15 +91,12 @@ impl Source for CallBody {
             return Given::Told(Told::new(Level::Info, text));
         }
         if self.status.is_some() {
-            return self.end();
+            return self.end(Break::Framing);
         }
         match self.source.next() {
             Given::Broken(broken) => {
                 self.break_off(errors::of_broken(&self.outcome, broken));
-                match self.has_trailers {
-                    true => Given::End,
-                    false => Given::Broken(broken),
-                }
+                self.end(broken)
             }
             given => given,
         }

@@ -13,7 +13,7 @@ use super::errors::{self, STATUS};
 use crate::passing::attempts::Attempts;
 
 /// How the media type of every call begins.
-const MEDIA_TYPE: &[u8] = b"application/grpc";
+pub(super) const MEDIA_TYPE: &[u8] = b"application/grpc";
 
 /// Whether a request is a call.
 pub(super) fn is_call(request: &Request) -> bool {

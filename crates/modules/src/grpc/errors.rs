@@ -105,7 +105,7 @@ impl HeadFilter for Errors {
         let (status, message) = of_http(request, http);
         let media_type = match Web::of(request) {
             Some(web) => web.media_type(),
-            None => Bytes::from_static(b"application/grpc"),
+            None => Bytes::from_static(call::MEDIA_TYPE),
         };
         let response = &mut request.response;
         response.content_type = media_type;

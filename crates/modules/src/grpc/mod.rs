@@ -120,7 +120,7 @@ async fn pass_on(
         _ => None,
     };
     let body = match begun {
-        Some(begun) => RequestBody::Begun(begun),
+        Some(begun) => begun.into(),
         None if is_text => match web::decode_body(request).await {
             Ok(bytes) => RequestBody::Text(bytes),
             Err(status) => return Ok(Step::Finish(status)),

@@ -86,7 +86,7 @@ impl HealthProbe<'_> {
             None => head.put(b":authority", &found.address),
         }
         head.put_set(request, &settings.set);
-        head.put(b"content-type", b"application/grpc");
+        head.put(b"content-type", call::MEDIA_TYPE);
         head.put(b"te", b"trailers");
         let body = RequestBody::Text(message(self.service));
         let conversation = Http2Conversation::new(&settings.passing, &head, false, &body);

@@ -59,7 +59,7 @@ impl Web {
         settings: &Settings,
         head: &mut RequestHead,
     ) {
-        let media_type = [b"application/grpc", &*self.format].concat();
+        let media_type = [call::MEDIA_TYPE, &*self.format].concat();
         head.put(b"content-type", &media_type);
         for (known, name, value) in request.client.known_headers() {
             let is_ours = known == Known::ContentType
@@ -73,7 +73,7 @@ impl Web {
     /// The media type of its answer.
     pub(super) fn media_type(&self) -> Bytes {
         let text: &[u8] = if self.is_text { b"-text" } else { b"" };
-        [b"application/grpc-web", text, &*self.format]
+        [call::MEDIA_TYPE, b"-web", text, &*self.format]
             .concat()
             .into()
     }

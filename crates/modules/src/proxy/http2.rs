@@ -30,7 +30,7 @@ pub(super) async fn pass_on(
             let body = match begun {
                 _ if !settings.passes_body() => RequestBody::None,
                 None => RequestBody::Stored,
-                Some(begun) => RequestBody::Begun(begun),
+                Some(begun) => begun.into(),
             };
             (length, body)
         }

@@ -24,7 +24,7 @@ use super::faults;
 use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::stream::StreamHandle;
-use super::upload::{BesideUpload, PassedOn, Stopped, Upload, drained};
+use super::upload::{Begun, BesideUpload, Refused, Stopped, Upload, drained};
 use crate::passing::body::{Arrived, Delimited};
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::deliver::Delivery;
@@ -49,7 +49,7 @@ pub(crate) enum RequestBody {
     /// What has been read of the client's, which is the whole.
     Stored,
     /// The client's as it comes, of which this much has come.
-    Begun(Pieces),
+    Begun(Rc<Begun>),
 }
 
 /// A request and its answer; see the module.
@@ -61,23 +61,20 @@ pub(crate) struct Http2Conversation<'a> {
     pub(crate) body: &'a RequestBody,
     /// How often a peer has not looked at it.
     unserved: Cell<u32>,
-    /// What has come of the client's body since it was begun.
-    passed_on: Rc<PassedOn>,
 }
 
 /// An answer whose head has come.
 pub(crate) struct Http2Answer {
     pub(crate) read: UpstreamResponse,
     /// What is left of the request's body goes on beside that of the answer.
-    upload: Option<Upload>,
+    upload: Option<(Upload, Refused)>,
     flow: Rc<Flow>,
-    refused: Rc<Cell<Option<u16>>>,
 }
 
 /// Why the body of an answer has been broken off, once it has.
 pub(crate) struct Outcome {
     flow: Rc<Flow>,
-    refused: Rc<Cell<Option<u16>>>,
+    refused: Option<Refused>,
 }
 
 impl Outcome {
@@ -91,7 +88,7 @@ impl Outcome {
 
     /// The status with which the request would have been answered for what has become of its own body, if that is the reason.
     pub(crate) fn refused(&self) -> Option<u16> {
-        self.refused.get()
+        self.refused.as_ref()?.get()
     }
 }
 
@@ -108,7 +105,6 @@ impl<'a> Http2Conversation<'a> {
             is_head,
             body,
             unserved: Cell::new(0),
-            passed_on: Rc::default(),
         }
     }
 }
@@ -158,15 +154,18 @@ impl Conversation for Http2Conversation<'_> {
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        self.passed_on.forget_unless(read.is_err());
         let answer = reading.end();
         match read {
-            Ok(()) => Ok(Http2Answer {
-                read: answer,
-                upload,
-                flow,
-                refused: Rc::default(),
-            }),
+            Ok(()) => {
+                if let RequestBody::Begun(begun) = self.body {
+                    begun.forget();
+                }
+                Ok(Http2Answer {
+                    read: answer,
+                    upload: upload.map(|upload| (upload, Refused::default())),
+                    flow,
+                })
+            }
             Err(ended) => {
                 remember(request, &answer.head);
                 Err(ended)
@@ -204,19 +203,16 @@ impl Http2Conversation<'_> {
                 }
             }
             RequestBody::Begun(begun) => {
-                sender.push(begun.iter().cloned(), false);
-                let passed_on = &self.passed_on;
-                if passed_on.push_again(&sender) {
+                if begun.push(&sender) {
                     return Ok(None);
                 }
                 match exchange.upload(request) {
                     Some(client) => {
-                        let passed_on = Rc::clone(passed_on);
-                        return Ok(Some(Upload::of_client(client, sender, passed_on, timeout)));
+                        let begun = Rc::clone(begun);
+                        return Ok(Some(Upload::of_client(client, sender, begun, timeout)));
                     }
                     None => {
-                        send_as_it_comes(request, exchange, self.passing, stream, passed_on)
-                            .await?;
+                        send_as_it_comes(request, exchange, self.passing, stream, begun).await?;
                     }
                 }
             }
@@ -336,11 +332,12 @@ impl Http2Conversation<'_> {
     fn not_served(&self) -> AttemptError {
         let before = self.unserved.replace(self.unserved.get() + 1);
         let is_patient = before < UNSERVED_MAX;
+        let is_lost = matches!(self.body, RequestBody::Begun(begun) if begun.is_lost());
         AttemptError::Failed(Failure {
             cause: Causes::ERROR,
             status: 502,
             doing: READING,
-            sent: self.passed_on.is_lost(),
+            sent: is_lost,
             kept: is_patient,
             again: false,
             is_busy: is_patient,
@@ -375,7 +372,7 @@ async fn send_as_it_comes(
     exchange: &mut Exchange,
     passing: &Passing,
     stream: &StreamHandle,
-    passed_on: &PassedOn,
+    begun: &Begun,
 ) -> Result<(), AttemptError> {
     let sender = stream.sender();
     let mut parts = Pieces::new();
@@ -390,7 +387,7 @@ async fn send_as_it_comes(
             })?,
             Either::Second(()) => return Ok(()),
         };
-        passed_on.note(parts.iter(), ends);
+        begun.note(parts.iter(), ends);
         sender.push(parts.iter().cloned(), ends);
         if ends {
             return Ok(());
@@ -428,9 +425,9 @@ impl Http2Answer {
         let delimited = Delimited::Own(Box::new(StreamBody(self.flow)));
         let step = delivery.respond(request, peer, &self.read.head, delimited, arrived);
         match (step, self.upload) {
-            (Step::Respond(Body::Source(source)), Some(upload)) => Step::Respond(Body::Source(
-                Box::new(BesideUpload::new(source, upload, self.refused)),
-            )),
+            (Step::Respond(Body::Source(source)), Some((upload, refused))) => Step::Respond(
+                Body::Source(Box::new(BesideUpload::new(source, upload, refused))),
+            ),
             (step, _) => step,
         }
     }
@@ -439,7 +436,7 @@ impl Http2Answer {
     pub(crate) fn outcome(&self) -> Outcome {
         Outcome {
             flow: Rc::clone(&self.flow),
-            refused: Rc::clone(&self.refused),
+            refused: self.upload.as_ref().map(|(_, refused)| Rc::clone(refused)),
         }
     }
 

@@ -13,6 +13,9 @@ use proto::h2::{ErrorCode, StreamFault, Violation};
 
 use super::faults;
 
+/// How much memory a stream goes on to hold for what comes of its answer.
+const KEPT_MAX: usize = 16 * 1024;
+
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
@@ -302,6 +305,3 @@ impl Flow {
         Poll::Pending
     }
 }
-
-/// How much memory a stream goes on to hold for what comes of its answer.
-const KEPT_MAX: usize = 16 * 1024;

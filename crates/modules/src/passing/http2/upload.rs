@@ -17,12 +17,13 @@ use http::log::{self, Level};
 use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 
+use super::conversation::RequestBody;
 use super::stream::Sender;
 use crate::passing::READING_BODY;
 use crate::passing::sending::{BACKLOG_MAX, SENDING};
 
-/// Bytes of a body that are kept to be sent again.
-const PASSED_ON_MAX: usize = 64 * 1024;
+/// Bytes of a body beyond those that it was begun with which are kept to be sent again.
+const KEPT_MAX: usize = 64 * 1024;
 
 /// Why a body is not sent to its end.
 pub(super) enum Stopped {
@@ -42,10 +43,10 @@ impl Upload {
     pub(super) fn of_client(
         client: ClientUpload,
         sender: Sender,
-        passed_on: Rc<PassedOn>,
+        begun: Rc<Begun>,
         timeout: Duration,
     ) -> Upload {
-        Upload(Box::pin(pass_on(client, sender, passed_on, timeout)))
+        Upload(Box::pin(pass_on(client, sender, begun, timeout)))
     }
 
     /// From a file of this length.
@@ -59,25 +60,34 @@ impl Upload {
     }
 }
 
-/// What has come of a client's body and gone to a peer, for as long as there is no answer: should that peer not have looked at the request,
-/// it is sent again from here.
-#[derive(Default)]
-pub(super) struct PassedOn {
+/// What has come of a client's body that is passed on as it comes, for as long as there is no answer: should a peer not have looked at the
+/// request, it is sent again from here.
+pub(crate) struct Begun {
     parts: RefCell<Pieces>,
+    /// Bytes that have come since it was begun.
     length: Cell<usize>,
     has_ended: Cell<bool>,
     /// Some of it is not kept.
     is_lost: Cell<bool>,
 }
 
-impl PassedOn {
+impl Begun {
+    fn new(parts: Pieces) -> Begun {
+        Begun {
+            parts: RefCell::new(parts),
+            length: Cell::new(0),
+            has_ended: Cell::new(false),
+            is_lost: Cell::new(false),
+        }
+    }
+
     /// Notes parts that are passed on, and whether they are the last.
     pub(super) fn note<'a>(&self, parts: impl IntoIterator<Item = &'a Bytes>, ends: bool) {
         self.has_ended.set(ends);
         for part in parts {
             self.length.set(self.length.get() + part.len());
-            if self.length.get() > PASSED_ON_MAX {
-                self.forget_unless(false);
+            if self.length.get() > KEPT_MAX {
+                self.forget();
             }
             if !self.is_lost.get() {
                 self.parts.borrow_mut().push(part.clone());
@@ -85,18 +95,16 @@ impl PassedOn {
         }
     }
 
-    /// Sends all of it again; whether that is the end of the body.
-    pub(super) fn push_again(&self, sender: &Sender) -> bool {
+    /// Sends all that has come; whether that is the whole body.
+    pub(super) fn push(&self, sender: &Sender) -> bool {
         sender.push(self.parts.borrow().iter().cloned(), self.has_ended.get());
         self.has_ended.get()
     }
 
-    /// It is not sent again, unless it `may_be`.
-    pub(super) fn forget_unless(&self, may_be: bool) {
-        if !may_be {
-            self.is_lost.set(true);
-            self.parts.take();
-        }
+    /// It is not sent again.
+    pub(super) fn forget(&self) {
+        self.is_lost.set(true);
+        self.parts.take();
     }
 
     /// Whether it cannot be sent again.
@@ -105,10 +113,16 @@ impl PassedOn {
     }
 }
 
+impl From<Pieces> for RequestBody {
+    fn from(parts: Pieces) -> RequestBody {
+        RequestBody::Begun(Rc::new(Begun::new(parts)))
+    }
+}
+
 async fn pass_on(
     mut client: ClientUpload,
     sender: Sender,
-    passed_on: Rc<PassedOn>,
+    begun: Rc<Begun>,
     timeout: Duration,
 ) -> Result<(), Stopped> {
     while sender.flow().end().is_none() {
@@ -118,7 +132,7 @@ async fn pass_on(
             Either::Second(()) => return Ok(()),
         };
         let ends = part.is_none() || client.is_read();
-        passed_on.note(&part, ends);
+        begun.note(&part, ends);
         sender.push(part, ends);
         let limit = if ends { 0 } else { BACKLOG_MAX };
         drained(&sender, limit, timeout).await?;
@@ -181,22 +195,20 @@ pub(super) async fn drained(
     Ok(())
 }
 
+/// The status with which a request would have been answered for what has become of its body, once that has been broken off.
+pub(super) type Refused = Rc<Cell<Option<u16>>>;
+
 /// The body of an answer that has begun before the request's own body had ended: both go on beside each other.
 pub(super) struct BesideUpload {
     source: Box<dyn Source>,
     upload: Option<Upload>,
     told: Option<Told>,
     is_broken: bool,
-    /// See [`Outcome`](super::conversation::Outcome).
-    refused: Rc<Cell<Option<u16>>>,
+    refused: Refused,
 }
 
 impl BesideUpload {
-    pub(super) fn new(
-        source: Box<dyn Source>,
-        upload: Upload,
-        refused: Rc<Cell<Option<u16>>>,
-    ) -> BesideUpload {
+    pub(super) fn new(source: Box<dyn Source>, upload: Upload, refused: Refused) -> BesideUpload {
         BesideUpload {
             source,
             upload: Some(upload),
