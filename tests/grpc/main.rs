@@ -2,11 +2,12 @@
 //! both sides.
 //!
 //! `client.py` makes the calls and checks what comes; each of its scenarios passes without a proxy between the two as well (the test that says so is the
-//! first). `bodies.rs` is about bodies that go on while other things happen, `endings.rs` about calls that come to no good end, `failover.rs` kills servers under load. TIDEGATE_BINARY with nginx 1.31 checks those that are about what nginx does, too.
+//! first). `bodies.rs` is about bodies that go on while other things happen, `endings.rs` about calls that come to no good end, `failover.rs` kills servers under load, `health.rs` is about checks of servers. TIDEGATE_BINARY with nginx 1.31 checks those that are about what nginx does, too.
 
 mod bodies;
 mod endings;
 mod failover;
+mod health;
 mod process;
 mod web;
 

@@ -32,10 +32,20 @@ impl Python {
         Python::start_with(name, streams, files.into())
     }
 
+    /// At an address that is none of 127.0.0.1.
+    pub(crate) fn start_at(address: &str, name: &str) -> Python {
+        let arguments = [address, name, "0"].map(str::to_owned);
+        Python::begin(0, arguments.into())
+    }
+
     fn start_with(name: &str, streams: u32, tls: Vec<String>) -> Python {
         let port = free_port();
         let mut arguments = vec![port.to_string(), name.to_owned(), streams.to_string()];
         arguments.extend(tls);
+        Python::begin(port, arguments)
+    }
+
+    fn begin(port: u16, arguments: Vec<String>) -> Python {
         let child = spawn(&arguments);
         Python {
             port,

@@ -2,13 +2,14 @@
 
 server.py PORT NAME STREAMS [KEY CERTIFICATE]
 
-Serves at PORT of 127.0.0.1 (0 is a free one) until it is ended, and prints the port that it has. It takes STREAMS calls at once on a
+Serves at PORT of 127.0.0.1, or at a socket (unix:PATH), until it is ended, and says so by printing PORT. It takes STREAMS calls at once on a
 connection (0 is no limit). Messages are bytes, in no format.
 
 What it notes of calls is asked for by `Notes`, with the word that the calls were given as `x-word`.
 """
 import asyncio
 import collections
+import os
 import sys
 
 import grpc
@@ -141,13 +142,15 @@ def text(number, value):
     return bytes([number << 3 | 2, len(value)]) + value
 
 
-SERVING, SERVICE_UNKNOWN = 1, 3
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 async def check(request, context):
     """grpc.health.v1.Health/Check: HealthCheckRequest has the name of a service in field 1, HealthCheckResponse its status."""
     if request in (b"", text(1, b"test.Calls")):
         return varint(1, SERVING)
+    if request == text(1, b"test.Resting"):
+        return varint(1, NOT_SERVING)
     await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
 
 
@@ -195,14 +198,16 @@ async def main():
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, methods) for service, methods in handlers()]
     )
-    address = f"127.0.0.1:{port}"
+    address = port if port.startswith("unix:") else f"127.0.0.1:{port}"
     if tls:
         key, certificate = (open(path, "rb").read() for path in tls)
-        bound = server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
+        server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
     else:
-        bound = server.add_insecure_port(address)
+        server.add_insecure_port(address)
     await server.start()
-    print(bound, flush=True)
+    if port.startswith("unix:"):
+        os.chmod(port.removeprefix("unix:"), 0o666)  # workers are of another user
+    print(port, flush=True)
     await server.wait_for_termination()
 
 
