@@ -100,6 +100,17 @@ impl Buffer {
         unsafe { Buffer::filled(memory, bytes.len()) }
     }
 
+    /// A buffer that holds `bytes`, in their own memory if that is not much larger.
+    #[must_use]
+    pub fn of(bytes: Vec<u8>) -> Buffer {
+        let length = bytes.len();
+        let memory = Box::into_raw(bytes.into_boxed_slice()) as *mut [MaybeUninit<u8>];
+        // SAFETY: the box has just been let go of, and what may be unwritten has the layout of what has been written.
+        let memory = unsafe { Memory::from_raw(memory) };
+        // SAFETY: all of it is bytes of the vector.
+        unsafe { Buffer::filled(memory, length) }
+    }
+
     /// Takes memory and lets `receive` write to it, which returns what it has written, from the start on. Where that
     /// is nothing, or an error, the memory goes back at once.
     pub(crate) fn receive<E>(

@@ -5,6 +5,7 @@
 //! (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one sleeps.
 #![allow(unsafe_code)]
 
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::blocking::{self, Weight};
@@ -23,6 +24,40 @@ const STREAMS_MIN: usize = 32;
 
 /// Of how many streams one may be left then.
 const LEFT: usize = 8;
+
+thread_local! {
+    /// What else gives memory back.
+    static OTHERS: RefCell<Vec<fn()>> = const { RefCell::new(Vec::new()) };
+    /// They are to do so, and the allocator then.
+    static DUE: Cell<Option<Allocator>> = const { Cell::new(None) };
+}
+
+/// Has `give_back` called after every busy time of this thread from now on, at the end of a turn.
+pub fn on_rest(give_back: fn()) {
+    OTHERS.with_borrow_mut(|others| others.push(give_back));
+}
+
+/// Whether the allocator is told.
+pub(crate) enum Allocator {
+    Told,
+    /// Simulated threads have no pool that could do it.
+    NotTold,
+}
+
+/// A busy time is over.
+pub(crate) fn rest_soon(allocator: Allocator) {
+    DUE.set(Some(allocator));
+}
+
+/// At the end of a turn, while no state of the thread is borrowed: what is to give memory back does so.
+pub(crate) fn rest() {
+    let Some(allocator) = DUE.take() else { return };
+    let others = OTHERS.with_borrow(Vec::clone);
+    others.iter().for_each(|give_back| give_back());
+    if matches!(allocator, Allocator::Told) {
+        trim();
+    }
+}
 
 /// What a thread remembers for it.
 #[derive(Default)]
@@ -71,9 +106,10 @@ impl Worker {
             self.memory.trimmed_ms = now;
             self.spare_queues.clear();
             pooled_future::shrink();
-            if !self.blocks_inline {
-                trim();
-            }
+            rest_soon(match self.blocks_inline {
+                true => Allocator::NotTold,
+                false => Allocator::Told,
+            });
         }
     }
 

@@ -17,7 +17,7 @@ use crate::pulse::Pulse;
 use crate::remote::Remote;
 use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
-use crate::{budget, buffer, select, sim, task};
+use crate::{budget, buffer, memory, select, sim, task};
 
 /// How often tasks that wake each other are polled before the kernel is asked again.
 const PASSES_MAX: usize = 8;
@@ -182,6 +182,7 @@ pub fn on_turn_end(hook: impl FnMut() + 'static) {
 }
 
 fn run_hooks() {
+    memory::rest();
     let mut hooks = HOOKS.take();
     if hooks.is_empty() {
         return;

@@ -1,6 +1,6 @@
 //! Requests are kept for reuse: a new one costs no allocation once a thread is warm.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,13 +10,16 @@ use crate::connection::Connection;
 use crate::plan::Server;
 use crate::request::Request;
 
-/// Requests that a thread keeps ready.
-const KEPT_MAX: usize = 64;
+/// Requests that a thread keeps ready: as many as begin in a turn or two of a busy time, and as many as it keeps after that.
+const KEPT_MAX: usize = 1024;
+const KEPT_AT_REST: usize = 32;
 
 thread_local! {
     // The boxes are what is kept: a request moves between futures as a pointer.
     #[expect(clippy::vec_box)]
     static KEPT: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
+    /// The thread knows that some may go after a busy time.
+    static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A request on this connection, empty, under the address's default server.
@@ -58,11 +61,21 @@ pub fn give_back(mut request: Box<Request>) {
     if request.local.is_retired() || !can_be_kept {
         return;
     }
-    KEPT.with_borrow_mut(|kept| {
+    let kept = KEPT.with_borrow_mut(|kept| {
         if kept.len() < KEPT_MAX {
             kept.push(request);
         }
+        kept.len()
     });
+    if kept > KEPT_AT_REST && !IS_KNOWN.replace(true) {
+        engine::on_rest(|| shorten(KEPT_AT_REST));
+    }
+}
+
+/// Lets go of those that are too many.
+fn shorten(most: usize) {
+    let surplus = KEPT.with_borrow_mut(|kept| kept.split_off(kept.len().min(most)));
+    drop(surplus);
 }
 
 /// Lets go of every kept request: they hold on to the generation that served them.
@@ -72,7 +85,6 @@ pub fn clear() {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::time::{Duration, Instant};
 
     use bytes::Bytes;

@@ -455,14 +455,14 @@ impl H1 {
         }
         request.keepalive.on = self.keep_alive;
         request.sent.chunked = self.chunked;
-        let mut head = Vec::with_capacity(512);
+        let mut head = engine::spare_bytes(512);
         let framing = Framing {
             chunked: self.chunked,
             keep_alive: self.keep_alive,
         };
         write_head(request, framing, &mut head);
         self.constant = constant::Sent::begin(request, &head);
-        let mut head = Bytes::from(head);
+        let mut head = engine::share_bytes(head);
         // What is behind a head that ends this protocol is not paced.
         let is_last = request.response.status == 101 || request.method == Method::Connect;
         if let Some(share) =

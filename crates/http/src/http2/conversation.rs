@@ -790,8 +790,7 @@ fn begin(
     };
     request.begin()?;
     tell_ignored(request, true);
-    let host = request.client.host.clone();
-    if connection.is_misdirected(&request.local, &host) {
+    if connection.is_misdirected(&request.local, &request.client.host) {
         request.choose_negotiated_server();
         let text = b"client attempted to request the server name different from the one that was negotiated";
         return Err((text.to_vec(), 421));

@@ -135,13 +135,14 @@ impl H2 {
         self.announced = response.content_length;
         self.expects_trailers = response.expect_trailers || response.may_have_trailers;
         self.head_sent = true;
-        let mut block = Vec::with_capacity(256);
+        let mut block = engine::spare_bytes(512);
         head::write(request, &mut block);
         request.sent.bytes += FRAME_HEAD + block.len() as u64;
         let chunk_size = request.plan.core.http2_chunk_size;
         self.frame_size = chunk_size.clamp(1, frame::SIZE_MAX_AT_FIRST as usize) as u64;
         let ends = !is_upgrade && (header_only || is_empty);
         self.shared.send_head(&self.flow, &block, ends, chunk_size);
+        engine::keep_bytes(block);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! kept for many.
 
 use proto::h2::hpack::literal::{self, FieldName};
-use proto::header::{Known, append_value};
+use proto::header::{Known, append_value, has_control};
 
 use crate::exchange::fields::{self, Line};
 use crate::request::Request;
@@ -15,18 +15,28 @@ const OF_CONTENT: [&[u8]; 2] = [b"Content-Type", b"Content-Length"];
 pub fn write(request: &mut Request, out: &mut Vec<u8>) {
     let status = request.response.status;
     literal::status(status, out);
-    let mut value = Vec::new();
+    let mut joined = Vec::new();
     fields::for_each(request, |line| {
         if let Line::Field(name, parts) = line {
             // As in nginx; a length must not stand there (RFC 9110, section 8.6).
             if status == 204 && OF_CONTENT.contains(&name) {
                 return;
             }
-            value.clear();
-            parts.iter().for_each(|part| append_value(part, &mut value));
-            write_field(name, &value, out);
+            write_field(name, in_one_line(parts, &mut joined), out);
         }
     });
+}
+
+/// A value of these parts as it is sent; joined where it is not one part that can be sent as it is.
+fn in_one_line<'a>(parts: &[&'a [u8]], joined: &'a mut Vec<u8>) -> &'a [u8] {
+    if let [value] = parts
+        && !has_control(value)
+    {
+        return value;
+    }
+    joined.clear();
+    parts.iter().for_each(|part| append_value(part, joined));
+    joined
 }
 
 /// Writes an informational head with these fields.
@@ -37,11 +47,10 @@ pub fn write_informational(status: u16, fields: &[Field], out: &mut Vec<u8>) {
 
 /// Writes trailers.
 pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
-    let mut value = Vec::new();
+    let mut joined = Vec::new();
     for field in fields {
-        value.clear();
-        append_value(&field.value, &mut value);
-        write_field(&field.name, &value, out);
+        let value = in_one_line(&[&*field.value], &mut joined);
+        write_field(&field.name, value, out);
     }
 }
 

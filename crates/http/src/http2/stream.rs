@@ -4,13 +4,13 @@
 //! whom to wake. The connection's task alone touches the transport; the others put things down here and wake it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use base::queue::Queue;
 use bytes::Bytes;
 use engine::net::Segment;
 use engine::select::{Either, either};
@@ -45,6 +45,9 @@ const READ_MIN: u64 = 1024;
 /// Bytes of a segment from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
 const COPIED_MAX: usize = 4 * 1024;
 
+/// Bytes that trailers have room for at once.
+const TRAILERS_USUAL: usize = 64;
+
 /// One stream of a connection.
 #[derive(Default)]
 pub struct Flow {
@@ -59,7 +62,7 @@ pub struct Flow {
     /// It is being read so.
     is_uploaded: Cell<bool>,
     /// What is to be sent of the response's body.
-    queue: RefCell<VecDeque<Segment>>,
+    queue: RefCell<Queue<Segment>>,
     queued: Cell<u64>,
     /// What the stream's end has cut off of that.
     lost: Cell<u64>,
@@ -410,7 +413,10 @@ impl Shared {
         if flow.has_ended() || flow.is_gone() || flow.end.borrow().is_some() {
             return;
         }
-        let mut block = Vec::new();
+        let mut block = match trailers {
+            [] => Vec::new(),
+            _ => Vec::with_capacity(TRAILERS_USUAL),
+        };
         head::write_fields(trailers, &mut block);
         flow.end.replace(Some(block));
         match flow.queued() {

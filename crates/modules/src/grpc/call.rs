@@ -27,11 +27,14 @@ pub(super) fn media_type(request: &Request) -> Option<&[u8]> {
     begin.eq_ignore_ascii_case(MEDIA_TYPE).then_some(rest)
 }
 
+/// What `TE` says of a client who takes trailers.
+const TRAILERS: &[u8] = b"trailers";
+
 /// Whether a client takes trailers.
 pub(super) fn accepts_trailers(request: &Request) -> bool {
     let value = request.header(Known::Te).unwrap_or_default();
-    let value = value.to_ascii_lowercase();
-    memchr::memmem::find(&value, b"trailers").is_some()
+    let mut parts = value.windows(TRAILERS.len());
+    parts.any(|part| part.eq_ignore_ascii_case(TRAILERS))
 }
 
 /// Until when a call is to be answered: what `grpc-timeout` says, from now on.

@@ -14,7 +14,6 @@ mod web;
 
 use std::time::Instant;
 
-use bytes::Bytes;
 use engine::select::{Either, either};
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
@@ -201,20 +200,13 @@ fn write(
         true => head.put(b":path", request.request_uri()),
         false => head.put_with(b":path", |out| write_uri(request, out)),
     }
-    match fields::host(request, &settings.set) {
-        Some(host) => head.put(b":authority", &host),
-        None if found.address.starts_with(b"unix:") => head.put(b":authority", b"localhost"),
-        None => head.put(b":authority", &found.address),
-    }
+    head.put_authority(request, &settings.set, found.authority());
     head.put_set(request, &settings.set);
-    let content_length = request
-        .header(Known::ContentLength)
-        .map(Bytes::copy_from_slice);
-    if let Some(length) = content_length
+    if let Some(length) = request.header(Known::ContentLength)
         && !fields::sets(&settings.set, b"content-length")
         && !web.is_some_and(Web::is_text)
     {
-        head.put(b"content-length", &length);
+        head.put(b"content-length", length);
     }
     let wants_trailers = web.is_some() || call::accepts_trailers(request);
     if wants_trailers && !fields::sets(&settings.set, b"te") {

@@ -14,7 +14,6 @@ use super::call;
 use super::errors::STATUS;
 use super::settings::GrpcPass;
 use crate::passing::READING_BODY;
-use crate::passing::fields;
 use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
 use crate::passing::http2::head::RequestHead;
 use crate::passing::http2::whole::{self, NotRead};
@@ -81,10 +80,7 @@ impl HealthProbe<'_> {
         };
         head.put(b":scheme", scheme);
         head.put(b":path", PATH);
-        match fields::host(request, &settings.set) {
-            Some(host) => head.put(b":authority", &host),
-            None => head.put(b":authority", &found.address),
-        }
+        head.put_authority(request, &settings.set, found.authority());
         head.put_set(request, &settings.set);
         head.put(b"content-type", call::MEDIA_TYPE);
         head.put(b"te", b"trailers");

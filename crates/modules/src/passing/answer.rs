@@ -1,10 +1,11 @@
 //! The head of an upstream's answer, which the response, the body and `$upstream_*` share.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use engine::Spares;
 use http::response::Field;
 use proto::h1;
 use proto::h1::response::ResponseHead;
@@ -13,28 +14,59 @@ use proto::header::Known;
 /// A head, as far as it has been read, with the bytes that it consists of.
 #[derive(Clone)]
 pub(crate) struct AnswerHead {
-    head: Rc<ResponseHead>,
+    head: Rc<ReadHead>,
     pub(crate) bytes: Bytes,
+}
+
+/// One that is being read, or has been; its memory serves the next ones of the thread.
+pub(crate) struct ReadHead(ResponseHead);
+
+/// How many heads' memory a thread keeps: of as many requests as end in one turn of a few connections.
+const SPARES_MAX: usize = 1024;
+
+/// The memory of heads with more fields goes back to the allocator.
+const SPARE_FIELDS_MAX: usize = 64;
+
+thread_local! {
+    static SPARES: Spares<ResponseHead, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
+}
+
+impl Default for ReadHead {
+    /// Nothing has been read of it.
+    fn default() -> ReadHead {
+        ReadHead(SPARES.with(Spares::take).unwrap_or_default())
+    }
+}
+
+impl Drop for ReadHead {
+    fn drop(&mut self) {
+        let mut head = std::mem::take(&mut self.0);
+        if (1..=SPARE_FIELDS_MAX).contains(&head.room()) {
+            head.clear();
+            // A thread that ends keeps nothing.
+            let _ = SPARES.try_with(|spares| spares.keep(head));
+        }
+    }
 }
 
 impl AnswerHead {
     /// The head that has been read from these bytes.
-    pub(super) fn new(head: ResponseHead, bytes: Vec<u8>) -> AnswerHead {
+    pub(super) fn new(head: ReadHead, bytes: Vec<u8>) -> AnswerHead {
         AnswerHead {
             head: Rc::new(head),
-            bytes: bytes.into(),
+            bytes: engine::share_bytes(bytes),
         }
     }
 
     /// The head of an answer that has none.
     pub(crate) fn none() -> AnswerHead {
-        AnswerHead::new(ResponseHead::default(), Vec::new())
+        AnswerHead::new(ReadHead::default(), Vec::new())
     }
 
     /// The fields that count: of those that come once, the first.
     pub(super) fn counting(&self) -> impl Iterator<Item = h1::Field> {
-        let fields = self.head.fields().iter().copied();
-        fields.filter(|field| earlier(&self.head, *field).is_none())
+        let fields = self.fields().iter().copied();
+        fields.filter(|field| earlier(self, *field).is_none())
     }
 
     /// A field's name and value, which share the memory of the head.
@@ -55,6 +87,20 @@ impl AnswerHead {
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.counting();
         fields.map(|field| (field.name(&self.bytes), field.value(&self.bytes)))
+    }
+}
+
+impl Deref for ReadHead {
+    type Target = ResponseHead;
+
+    fn deref(&self) -> &ResponseHead {
+        &self.0
+    }
+}
+
+impl DerefMut for ReadHead {
+    fn deref_mut(&mut self) -> &mut ResponseHead {
+        &mut self.0
     }
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::Spares;
 use http::asked::Asked;
 use http::request::Request;
 use http::response::Field;
@@ -38,6 +39,24 @@ pub(crate) struct Attempt {
 /// What a request saw of its upstreams, shared with the body of the answer, which sees the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(RefCell<History>);
+
+/// Lists of tries whose memory a thread keeps for the next requests.
+const SPARES_MAX: usize = 1024;
+
+thread_local! {
+    static SPARES: Spares<Vec<Attempt>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
+}
+
+impl Drop for Attempts {
+    fn drop(&mut self) {
+        let mut attempts = std::mem::take(&mut self.0.get_mut().attempts);
+        attempts.clear();
+        // More than a few tries are seldom; a thread that ends keeps nothing.
+        if (1..=4).contains(&attempts.capacity()) {
+            let _ = SPARES.try_with(|spares| spares.keep(attempts));
+        }
+    }
+}
 
 /// What is asked for, and of which peer.
 #[derive(Debug)]
@@ -103,7 +122,9 @@ impl Attempts {
     pub(crate) fn begin_anew(request: &mut Request) -> Rc<Attempts> {
         let mut attempts = match Attempts::of(request) {
             Some(earlier) => earlier.borrow_mut().take(),
-            None => Vec::with_capacity(1),
+            None => SPARES
+                .with(Spares::take)
+                .unwrap_or_else(|| Vec::with_capacity(1)),
         };
         if !attempts.is_empty() {
             attempts.push(Attempt::default());

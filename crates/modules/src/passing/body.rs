@@ -28,6 +28,7 @@ use proto::h1::response::ResponseBody;
 use super::READING_BODY;
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
+use super::http2::body::StreamBody;
 use super::pace::Pace;
 use super::response::{READING, WHILE_READING};
 use super::settings::Passing;
@@ -59,6 +60,19 @@ pub(crate) enum Delimited {
     Http(ResponseBody),
     /// The framing of another protocol.
     Own(Box<dyn Framing>),
+    /// The stream that it came on.
+    Stream(StreamBody),
+}
+
+impl Delimited {
+    /// A framing that is not HTTP/1's.
+    pub(super) fn framing(&mut self) -> Option<&mut dyn Framing> {
+        match self {
+            Delimited::Http(_) => None,
+            Delimited::Own(framing) => Some(&mut **framing),
+            Delimited::Stream(body) => Some(body),
+        }
+    }
 }
 
 /// A framing that is not HTTP's.
@@ -201,6 +215,7 @@ impl UpstreamBody {
             Delimited::Http(ResponseBody::Chunked) => Remaining::Chunked(Box::new(decoder())),
             Delimited::Http(ResponseBody::UntilClose) => Remaining::UntilClose,
             Delimited::Own(framing) => Remaining::Framed(framing),
+            Delimited::Stream(body) => Remaining::Framed(Box::new(body)),
         };
         let mut body = UpstreamBody {
             peer: Some(peer),

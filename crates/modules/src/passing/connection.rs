@@ -42,7 +42,7 @@ enum Link {
     /// It is the request's alone.
     Whole(Box<Connection>),
     /// A stream of one that is shared (HTTP/2).
-    Shared(Box<StreamHandle>),
+    Shared(StreamHandle),
 }
 
 /// Where connections are kept that have served one request and may serve another.
@@ -65,7 +65,7 @@ impl UpstreamConnection {
 
     /// A request may be sent on it.
     pub(super) fn on(stream: StreamHandle, home: Home) -> UpstreamConnection {
-        UpstreamConnection::of(Link::Shared(Box::new(stream)), home)
+        UpstreamConnection::of(Link::Shared(stream), home)
     }
 
     fn of(link: Link, home: Home) -> UpstreamConnection {
@@ -156,15 +156,21 @@ pub(crate) fn ends_of(request: &Request) -> Option<Ends> {
 
 /// What two requests must agree on to use the same connection: whatever it was made by beside the peer's address.
 /// `place` is that of the scope that asks, `protocol` what is spoken where that is not HTTP.
-pub(crate) fn terms(place: &Bytes, protocol: &[u8], group: &Group, reach: &Reach) -> Bytes {
+pub(crate) fn terms(place: &Bytes, protocol: &'static [u8], group: &Group, reach: &Reach) -> Bytes {
     let place = match group.shared.keepalive {
         None if !reach.is_shared => return Bytes::new(),
         Some(keepalive) if !keepalive.local => Bytes::new(),
         _ => place.clone(),
     };
-    let is_plain = protocol.is_empty() && reach.secured.is_none() && reach.introduction.is_empty();
+    let is_plain = reach.secured.is_none() && reach.introduction.is_empty();
     if is_plain && reach.socket.options == SocketOptions::default() {
-        return place;
+        // What most say is there already.
+        if protocol.is_empty() {
+            return place;
+        }
+        if place.is_empty() {
+            return Bytes::from_static(protocol);
+        }
     }
     let mut terms = place.to_vec();
     terms.extend_from_slice(protocol);

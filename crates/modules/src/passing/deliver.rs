@@ -122,7 +122,7 @@ impl Delivery<'_> {
         let seen = Attempts::enter(request);
         let length = arrived.rest.len() as u64;
         if rate == 0 && passing.store.is_none() && whole::is_whole(&mut delimited, &mut arrived) {
-            if let Delimited::Own(framing) = &mut delimited {
+            if let Some(framing) = delimited.framing() {
                 seen.borrow_mut().trailers = framing.trailers();
             }
             let trailers = passing.passed_trailers(&seen);

@@ -80,6 +80,16 @@ pub(crate) struct Found {
     pub(crate) address: Bytes,
 }
 
+impl Found {
+    /// The address as HTTP has it in a URI: a socket in the file system has none.
+    pub(crate) fn authority(&self) -> &[u8] {
+        match self.address.starts_with(b"unix:") {
+            true => b"localhost",
+            false => &self.address,
+        }
+    }
+}
+
 impl Destination {
     /// What this word says.
     pub(crate) fn compile(

@@ -13,7 +13,7 @@ use proto::h1;
 use proto::h1::response::{ResponseBody, ResponseHead};
 use proto::header::Known;
 
-use super::answer::{AnswerHead, earlier};
+use super::answer::{AnswerHead, ReadHead, earlier};
 use super::attempts::Attempts;
 use super::connection::UpstreamConnection;
 use super::family::Causes;
@@ -23,9 +23,8 @@ use super::settings::Passing;
 use super::tries::{AttemptError, Failure, client_left, failed, note};
 
 /// A head that is being read, with its bytes and what came after it.
-#[derive(Default)]
 pub(crate) struct Reading {
-    pub(crate) head: ResponseHead,
+    pub(crate) head: ReadHead,
     pub(crate) bytes: Vec<u8>,
     pub(crate) rest: Buffer,
     /// How much of what has come is beyond `proxy_buffer_size`.
@@ -34,13 +33,21 @@ pub(crate) struct Reading {
     examined: usize,
 }
 
+impl Default for Reading {
+    fn default() -> Reading {
+        Reading::of(ReadHead::default(), engine::spare_bytes(HEAD_USUAL))
+    }
+}
+
 impl Reading {
     /// A head that has been read in one go.
-    pub(crate) fn of(head: ResponseHead, bytes: Vec<u8>) -> Reading {
+    pub(crate) fn of(head: ReadHead, bytes: Vec<u8>) -> Reading {
         Reading {
             head,
             bytes,
-            ..Reading::default()
+            rest: Buffer::empty(),
+            beyond: 0,
+            examined: 0,
         }
     }
 
@@ -95,6 +102,9 @@ pub(crate) enum Applied {
 pub(crate) const READING: &str = "while reading response header from upstream";
 /// The same behind words.
 pub(crate) const WHILE_READING: &str = " while reading response header from upstream";
+
+/// Bytes that a head has room for at once, and a small body that comes along with it.
+const HEAD_USUAL: usize = 2048;
 
 /// 101, RFC 9110 section 15.2.2.
 const SWITCHING_PROTOCOLS: u16 = 101;
@@ -417,7 +427,7 @@ fn keep_over_redirect(
     for field in head.counting() {
         let (name, value) = (field.name(&head.bytes), field.value(&head.bytes));
         if field.known == Known::ContentType {
-            set_content_type(request, value);
+            set_content_type(request, head.bytes.slice_ref(value));
         } else if passing.force_ranges && name.eq_ignore_ascii_case(b"Accept-Ranges") {
             // As in `copy_field`.
         } else if KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
@@ -455,7 +465,7 @@ fn copy_field(
     };
     match known {
         Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
-        Known::ContentType => set_content_type(request, &value),
+        Known::ContentType => set_content_type(request, value),
         Known::LastModified => {
             request.response.last_modified = proto::date::parse_http(&value);
             request.response.fields.push(field(value));
@@ -519,29 +529,21 @@ fn copy_field(
 
 /// Content-Type: the media type stands alone so that filters can look at it; what follows it
 /// is sent as it came.
-fn set_content_type(request: &mut Request, value: &[u8]) {
-    let semicolon = memchr::memchr(b';', value);
+fn set_content_type(request: &mut Request, value: Bytes) {
+    let semicolon = memchr::memchr(b';', &value);
     let end = semicolon.unwrap_or(value.len());
     let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
-    request.response.content_type = Bytes::copy_from_slice(media_type);
+    request.response.content_type = value.slice_ref(media_type);
+    request.response.content_type_parameters = value.slice(media_type.len()..);
     let parameters = value.get(end..).unwrap_or_default();
     let charset = proto::header::parameter(parameters, b"charset", b';');
-    match charset {
-        Some(charset) if !charset.is_empty() && is_only_charset(parameters) => {
-            let charset = charset.trim_ascii();
-            request.response.charset = Bytes::copy_from_slice(
-                charset
-                    .strip_prefix(b"\"")
-                    .and_then(|c| c.strip_suffix(b"\""))
-                    .unwrap_or(charset),
-            );
-            request.response.content_type_parameters =
-                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
-        }
-        _ => {
-            request.response.content_type_parameters =
-                Bytes::copy_from_slice(value.get(media_type.len()..).unwrap_or_default());
-        }
+    if let Some(charset) = charset.filter(|charset| !charset.is_empty())
+        && is_only_charset(parameters)
+    {
+        let charset = charset.trim_ascii();
+        let quoted = charset.strip_prefix(b"\"");
+        let bare = quoted.and_then(|charset| charset.strip_suffix(b"\""));
+        request.response.charset = Bytes::copy_from_slice(bare.unwrap_or(charset));
     }
 }
 

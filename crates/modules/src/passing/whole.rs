@@ -39,8 +39,10 @@ pub(super) fn is_whole(delimited: &mut Delimited, arrived: &mut Arrived) -> bool
         Delimited::Http(ResponseBody::None) => 0,
         Delimited::Http(ResponseBody::Length(length)) => *length,
         Delimited::Http(ResponseBody::Chunked | ResponseBody::UntilClose) => return false,
-        Delimited::Own(framing) => {
-            let whole = framing.whole(&mut arrived.rest);
+        Delimited::Own(_) | Delimited::Stream(_) => {
+            let whole = delimited
+                .framing()
+                .and_then(|framing| framing.whole(&mut arrived.rest));
             arrived.may_go_on &= whole.unwrap_or(true);
             return whole.is_some();
         }

@@ -70,10 +70,7 @@ pub(super) fn write_own_http2(
     head.put(b":method", b"GET");
     head.put(b":scheme", target.scheme.name());
     head.put(b":path", uri);
-    match fields::host(request, &settings.set) {
-        Some(host) => head.put(b":authority", &host),
-        None => head.put(b":authority", &target.host),
-    }
+    head.put_authority(request, &settings.set, &target.host);
     head.put_set(request, &settings.set);
     head
 }
@@ -86,7 +83,7 @@ pub(super) fn write(
     buffered: bool,
 ) -> Result<Written, u16> {
     let settings = Arc::clone(&proxy.settings);
-    let mut head = Vec::with_capacity(1024);
+    let mut head = engine::spare_bytes(1024);
     write_method(request, &settings, &mut head);
     head.push(b' ');
     let begin = head.len();
@@ -114,7 +111,7 @@ pub(super) fn write(
     head.extend_from_slice(b"\r\n");
     head.extend_from_slice(body.as_deref().unwrap_or_default());
     Ok(Written {
-        head: head.into(),
+        head: engine::share_bytes(head),
         uri,
         upgrade,
     })
@@ -207,10 +204,7 @@ pub(super) fn write_http2(
         log::error!(request, Error, "zero length URI to proxy");
         return Err(500);
     }
-    match fields::host(request, &settings.set) {
-        Some(host) => head.put(b":authority", &host),
-        None => head.put(b":authority", &target.host),
-    }
+    head.put_authority(request, &settings.set, &target.host);
     head.put_set(request, &settings.set);
     if let Some(length) = length
         && !sets(&settings, b"content-length")

@@ -189,27 +189,24 @@ pub fn parse(bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Res
 }
 
 impl ResponseHead {
-    /// A head that came by HTTP/2, whose fields are spans of that one's bytes. It has no status line, and its body ends by itself.
-    pub fn from_http2(head: &crate::h2::response::ResponseHead) -> ResponseHead {
-        let mut known = KnownSet::default();
-        head.fields()
-            .iter()
-            .for_each(|field| known.insert(field.known));
-        ResponseHead {
-            phase: Phase::Done,
-            line: StatusLine {
-                status: head.status(),
-                major: 2,
-                ..StatusLine::default()
-            },
-            fields: head.fields().to_vec(),
-            known,
-            framing: match head.content_length() {
-                Some(length) => Framing::Length(length),
-                None => Framing::Unknown,
-            },
-            ..ResponseHead::default()
+    /// Becomes a head that came by HTTP/2, whose fields are spans of that one's bytes. It has no status line, and its body ends by itself.
+    pub fn copy_http2(&mut self, head: &crate::h2::response::ResponseHead) {
+        self.clear();
+        self.phase = Phase::Done;
+        self.line.status = head.status();
+        self.line.major = 2;
+        self.fields.extend_from_slice(head.fields());
+        for field in head.fields() {
+            self.known.insert(field.known);
         }
+        if let Some(length) = head.content_length() {
+            self.framing = Framing::Length(length);
+        }
+    }
+
+    /// How many fields it has room for.
+    pub fn room(&self) -> usize {
+        self.fields.capacity()
     }
 
     /// Forgets everything but the memory it holds.

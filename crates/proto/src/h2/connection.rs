@@ -35,6 +35,9 @@ const FORGIVEN: std::ops::RangeInclusive<usize> = 64..=1024;
 /// Pseudo-fields that a request can have, and some that it cannot, which are then told as what they are.
 const PSEUDO_FIELDS_MAX: usize = 8;
 
+/// Bytes that a head has room for at once.
+const HEAD_USUAL: usize = 256;
+
 /// Bytes of HEADERS that are no part of a header block: padding with its length, and a priority.
 const BESIDE_BLOCK_MAX: usize = 1 + 255 + 5;
 
@@ -759,6 +762,7 @@ impl<S> Connection<S> {
             _ => 0,
         } | 1;
         self.last_stream = stream;
+        heads.bytes.reserve(HEAD_USUAL);
         let mut reader = HeadReader::new(heads.head, rules);
         let outcome = self
             .decoder

@@ -42,6 +42,7 @@ pub struct Parts {
 /// [`BadUri`] for `..` above the root, `%00`, and `%` without two hexadecimal digits.
 pub fn normalise(raw: &[u8], merge_slashes: bool, path: &mut Vec<u8>) -> Result<Parts, BadUri> {
     path.clear();
+    path.reserve(raw.len() + 1);
     if raw.first() == Some(&b'?') {
         path.push(b'/');
     }

@@ -9,7 +9,7 @@ use super::flow::{End, Flow};
 use crate::passing::body::{Framed, Framing};
 
 /// What tells the end of a body.
-pub(super) struct StreamBody(pub(super) Rc<Flow>);
+pub(crate) struct StreamBody(pub(super) Rc<Flow>);
 
 impl Framing for StreamBody {
     fn next(&mut self, received: &mut Buffer) -> Framed {
@@ -31,7 +31,7 @@ impl Framing for StreamBody {
         let Some(trailers) = self.0.take_trailers() else {
             return Vec::new();
         };
-        let bytes = bytes::Bytes::from(trailers.bytes);
+        let bytes = engine::share_bytes(trailers.bytes);
         let fields = trailers.head.fields().iter();
         fields
             .map(|field| Field {

@@ -25,6 +25,7 @@ use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::stream::StreamHandle;
 use super::upload::{Begun, BesideUpload, Refused, Stopped, Upload, drained};
+use crate::passing::answer::ReadHead;
 use crate::passing::body::{Arrived, Delimited};
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::deliver::Delivery;
@@ -149,7 +150,7 @@ impl Conversation for Http2Conversation<'_> {
         let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
         note(request, |attempt, _| attempt.bytes_sent += sent);
         let mut upload = upload?;
-        let mut reading = Reading::default();
+        let mut reading = Reading::of(ReadHead::default(), Vec::new());
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
@@ -422,7 +423,7 @@ impl Http2Answer {
             beyond: 0,
             may_go_on: true,
         };
-        let delimited = Delimited::Own(Box::new(StreamBody(self.flow)));
+        let delimited = Delimited::Stream(StreamBody(self.flow));
         let step = delivery.respond(request, peer, &self.read.head, delimited, arrived);
         match (step, self.upload) {
             (Step::Respond(Body::Source(source)), Some((upload, refused))) => Step::Respond(

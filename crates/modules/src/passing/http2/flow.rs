@@ -1,20 +1,17 @@
 //! What a request shares with the task of its connection: what has come of the answer, and what is to be sent of the request.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::task::{Poll, Waker};
 
+use base::queue::Queue;
 use bytes::Bytes;
 use engine::Buffer;
-use proto::h1;
 use proto::h2::response::ResponseHead;
 use proto::h2::{ErrorCode, StreamFault, Violation};
 
 use super::faults;
-
-/// How much memory a stream goes on to hold for what comes of its answer.
-const KEPT_MAX: usize = 16 * 1024;
+use crate::passing::answer::ReadHead;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]
@@ -55,17 +52,18 @@ impl End {
 /// A head that has come: an interim one, or the answer's.
 pub(super) struct Head {
     /// Its fields are spans of the bytes.
-    pub(super) head: h1::response::ResponseHead,
+    pub(super) head: ReadHead,
     pub(super) bytes: Vec<u8>,
 }
 
 impl Head {
     /// A copy of what the machine has just read.
     pub(super) fn of(head: &ResponseHead) -> Head {
-        Head {
-            head: h1::response::ResponseHead::from_http2(head),
-            bytes: head.bytes().to_vec(),
-        }
+        let mut copy = ReadHead::default();
+        copy.copy_http2(head);
+        let mut bytes = engine::spare_bytes(head.bytes().len());
+        bytes.extend_from_slice(head.bytes());
+        Head { head: copy, bytes }
     }
 }
 
@@ -74,7 +72,7 @@ impl Head {
 pub(super) struct Flow {
     /// Its number; 0 until it has been opened.
     pub(super) number: Cell<u32>,
-    heads: RefCell<VecDeque<Head>>,
+    heads: RefCell<Queue<Head>>,
     /// What has come of the answer's body and has not been taken.
     received: RefCell<Vec<u8>>,
     /// DATA has come, be it empty.
@@ -84,7 +82,7 @@ pub(super) struct Flow {
     /// What there is to log of that, where its cause does not say it all.
     words: RefCell<Option<String>>,
     /// What is to be sent of the request's body.
-    queue: RefCell<VecDeque<Bytes>>,
+    queue: RefCell<Queue<Bytes>>,
     queued: Cell<usize>,
     /// Nothing follows that.
     is_last: Cell<bool>,
@@ -228,15 +226,7 @@ impl Flow {
 
     /// What of the body is there.
     pub(super) fn take_body(&self) -> Buffer {
-        let mut received = self.received.borrow_mut();
-        if received.is_empty() {
-            return Buffer::empty();
-        }
-        let buffer = Buffer::copy_of(&received);
-        received.clear();
-        // What a slow client had let come is not kept for the next part.
-        received.shrink_to(KEPT_MAX);
-        buffer
+        Buffer::of(self.received.take())
     }
 
     /// How it has ended, if it has.

@@ -1,7 +1,6 @@
 //! The head of a request as HTTP/2 has it (RFC 9113, section 8.3.1).
 
-use std::cell::RefCell;
-
+use engine::Spares;
 use http::request::Request;
 use proto::h2::hpack::Field;
 use proto::header::{Known, NameSet, append_value, has_control};
@@ -17,14 +16,14 @@ const OF_CONNECTION: [&[u8]; 5] = [
     b"upgrade",
 ];
 
-/// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections begin in one turn.
-const KEPT_MAX: usize = 64;
+/// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections begin in a turn or two.
+const KEPT_MAX: usize = 1024;
 
 /// The memory of longer heads goes back to the allocator.
 const KEPT_BYTES_MAX: usize = 4096;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Fields>> = const { RefCell::new(Vec::new()) };
+    static KEPT: Spares<Fields, KEPT_MAX> = const { Spares::new(|| KEPT.with(Spares::clear)) };
 }
 
 /// A head that is being written, field by field: the pseudo-fields first.
@@ -49,19 +48,14 @@ impl Drop for RequestHead {
         fields.bytes.clear();
         fields.ends.clear();
         // A thread that ends keeps nothing.
-        let _ = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
-                kept.push(fields);
-            }
-        });
+        let _ = KEPT.try_with(|kept| kept.keep(fields));
     }
 }
 
 impl RequestHead {
     /// An empty one with room for what is usual.
     pub(crate) fn new() -> RequestHead {
-        let kept = KEPT.with_borrow_mut(Vec::pop);
+        let kept = KEPT.with(Spares::take);
         let fields = kept.unwrap_or_else(|| Fields {
             bytes: Vec::with_capacity(1024),
             ends: Vec::with_capacity(16),
@@ -76,15 +70,49 @@ impl RequestHead {
 
     /// The same with a value that `write` appends.
     pub(crate) fn put_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        self.put_if(name, write, |_| true);
+    }
+
+    /// The same, unless what has been written does not count; whether it does.
+    fn put_if(
+        &mut self,
+        name: &[u8],
+        write: impl FnOnce(&mut Vec<u8>),
+        counts: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
         let Fields { bytes, ends } = &mut self.fields;
+        let start = bytes.len();
         bytes.extend(name.iter().map(u8::to_ascii_lowercase));
-        let name_end = bytes.len() as u32;
+        let name_end = bytes.len();
         write(bytes);
-        if bytes.get(name_end as usize..).is_some_and(has_control) {
-            let value = bytes.split_off(name_end as usize);
+        let value = bytes.get(name_end..).unwrap_or_default();
+        if !counts(value) {
+            bytes.truncate(start);
+            return false;
+        }
+        if has_control(value) {
+            let value = bytes.split_off(name_end);
             append_value(&value, bytes);
         }
-        ends.push((name_end, bytes.len() as u32));
+        ends.push((name_end as u32, bytes.len() as u32));
+        true
+    }
+
+    /// Appends `:authority`: what directives set as `Host`, if that is anything, else `usual`.
+    pub(crate) fn put_authority(
+        &mut self,
+        request: &mut Request,
+        fields: &[SetField],
+        usual: &[u8],
+    ) {
+        let host = fields.iter().rfind(|field| &*field.lower == b"host");
+        let is_set = host.is_some_and(|host| {
+            let write = |out: &mut Vec<u8>| host.value.append_to(request, out);
+            self.put_if(b":authority", write, |value| !value.is_empty())
+        });
+        if !is_set {
+            self.put(b":authority", usual);
+        }
     }
 
     /// Appends the length of the body.
@@ -97,17 +125,16 @@ impl RequestHead {
     /// Appends the fields that directives set, but for `Host`, which is `:authority`. What is of a connection is left out, and `TE` says
     /// nothing but `trailers`.
     pub(crate) fn put_set(&mut self, request: &mut Request, fields: &[SetField]) {
-        let mut value = Vec::new();
         for field in fields.iter().filter(|field| &*field.lower != b"host") {
             if OF_CONNECTION.contains(&&*field.lower) {
                 continue;
             }
-            value.clear();
-            field.value.append_to(request, &mut value);
-            let is_te = &*field.lower == b"te" && !value.eq_ignore_ascii_case(b"trailers");
-            if !value.is_empty() && !is_te {
-                self.put(&field.lower, &value);
-            }
+            let write = |out: &mut Vec<u8>| field.value.append_to(request, out);
+            let is_te = &*field.lower == b"te";
+            self.put_if(&field.lower, write, |value| match is_te {
+                true => value.eq_ignore_ascii_case(b"trailers"),
+                false => !value.is_empty(),
+            });
         }
     }
 
@@ -178,7 +205,7 @@ mod tests {
         let mut head = RequestHead::new();
         head.put(b"authorization", b"secret");
         drop(head);
-        assert!(KEPT.with_borrow(|kept| kept.len()) > 0);
+        assert!(KEPT.with(Spares::count) > 0);
         let mut head = RequestHead::new();
         assert_eq!(head.length(), 0);
         assert!(written(&head).is_empty());
@@ -188,9 +215,8 @@ mod tests {
         let mut long = RequestHead::new();
         long.put(b"a", &[b'b'; KEPT_BYTES_MAX + 1]);
         drop(long);
-        assert!(KEPT.with_borrow(|kept| {
-            kept.iter()
-                .all(|fields| fields.bytes.capacity() <= KEPT_BYTES_MAX)
-        }));
+        while let Some(fields) = KEPT.with(Spares::take) {
+            assert!(fields.bytes.capacity() <= KEPT_BYTES_MAX);
+        }
     }
 }

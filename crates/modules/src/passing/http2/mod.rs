@@ -12,7 +12,7 @@
 //! `head` is a request's, `upload` its body on the way, `body` that of the answer, `whole` an answer that is read at once, `faults` has nginx's words for what peers do wrong. The
 //! protocol itself is `proto::h2::client`.
 
-mod body;
+pub(super) mod body;
 pub(crate) mod conversation;
 mod faults;
 mod flow;

@@ -20,7 +20,7 @@ use super::link::Link;
 pub(crate) struct StreamHandle {
     sender: Sender,
     /// When the wait under way ends.
-    timer: Option<(Instant, Sleep)>,
+    timer: Option<Box<(Instant, Sleep)>>,
 }
 
 /// What sends a request's body on a stream, for as long as that is not let go of.
@@ -91,10 +91,10 @@ impl StreamHandle {
             return Poll::Pending;
         };
         let timer = match &mut self.timer {
-            Some((known, timer)) if *known == deadline => timer,
-            timer => &mut timer.insert((deadline, engine::sleep_until(deadline))).1,
+            Some(timer) if timer.0 == deadline => timer,
+            timer => timer.insert(Box::new((deadline, engine::sleep_until(deadline)))),
         };
-        ready!(Pin::new(timer).poll(context));
+        ready!(Pin::new(&mut timer.1).poll(context));
         self.timer = None;
         link.doubt();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

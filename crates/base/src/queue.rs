@@ -1,0 +1,80 @@
+//! A queue of mostly one entry, which needs no memory of its own for that one.
+
+use std::collections::VecDeque;
+
+/// Entries that leave in the order in which they came.
+#[derive(Clone, Debug)]
+pub struct Queue<T> {
+    first: Option<T>,
+    /// Empty where there is no first one.
+    others: VecDeque<T>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue {
+            first: None,
+            others: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Appends an entry.
+    pub fn push_back(&mut self, entry: T) {
+        match self.first {
+            None => self.first = Some(entry),
+            Some(_) => self.others.push_back(entry),
+        }
+    }
+
+    /// Takes the first entry.
+    pub fn pop_front(&mut self) -> Option<T> {
+        let first = self.first.take();
+        self.first = self.others.pop_front();
+        first
+    }
+
+    /// The first entry.
+    pub fn front_mut(&mut self) -> Option<&mut T> {
+        self.first.as_mut()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Forgets all, and gives their memory back.
+    pub fn clear(&mut self) {
+        *self = Queue::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_leave_as_they_came() {
+        let mut queue = Queue::default();
+        let mut model = VecDeque::new();
+        // Three come for two that leave, and then none.
+        for number in 0..300 {
+            if number < 150 && number % 5 < 3 {
+                queue.push_back(number);
+                model.push_back(number);
+            } else {
+                assert_eq!(queue.front_mut(), model.front_mut());
+                assert_eq!(queue.pop_front(), model.pop_front());
+            }
+            assert_eq!(queue.is_empty(), model.is_empty());
+        }
+        assert!(queue.is_empty());
+        queue.push_back(1);
+        queue.push_back(2);
+        queue.clear();
+        assert_eq!(queue.pop_front(), None);
+    }
+}
