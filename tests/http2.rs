@@ -1,6 +1,7 @@
 //! HTTP/2 from outside: requests on streams of one connection, in the clear, on both engines.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
@@ -497,6 +498,49 @@ fn chunks_streams_and_windows_are_as_they_are_set() {
             }
         });
     }
+}
+
+#[test]
+fn streams_that_the_client_ends_make_room_for_those_behind_them() {
+    // It takes connections, and answers nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let lines = format!(
+        "location /silent {{ proxy_pass http://127.0.0.1:{port}; }}
+         location / {{ return 200 $connection_requests; }}"
+    );
+    each_server(&lines, |server| {
+        let mut client = Client::connect(server.port);
+        let mut given_up: Vec<u32> = (0..128).map(|_| client.request("/silent", &[])).collect();
+        // A page that is left for another, three times, as many requests as there may be each.
+        for _ in 0..3 {
+            let mut out = Vec::new();
+            for stream in given_up.drain(..) {
+                frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+            }
+            let asked: Vec<u32> = (0..128)
+                .map(|_| {
+                    let (stream, frames) = client.frames_of(
+                        &[
+                            (":method", "GET"),
+                            (":scheme", "http"),
+                            (":path", "/"),
+                            (":authority", "localhost"),
+                        ],
+                        None,
+                    );
+                    out.extend_from_slice(&frames);
+                    stream
+                })
+                .collect();
+            client.send(&out);
+            for stream in asked {
+                let response = client.response(stream);
+                assert_eq!((response.status, response.reset), (200, None));
+            }
+            given_up.extend((0..100).map(|_| client.request("/silent", &[])));
+        }
+    });
 }
 
 #[test]

@@ -35,6 +35,11 @@ impl ClientHead {
         }
     }
 
+    /// Bytes of memory that it holds beside [`bytes`](Self::bytes).
+    pub fn memory(&self) -> usize {
+        self.host.capacity() + self.h1.memory() + self.of_fields.memory()
+    }
+
     /// Takes a head that came as fields; its spans are those of `bytes`.
     pub fn take_fields(&mut self, head: head::Head) {
         self.of_fields = head;

@@ -34,6 +34,9 @@ use crate::state::{
 /// Bytes that a finished request keeps for the next one's head.
 const HEAD_KEPT_MAX: usize = 4096;
 
+/// A request with more bytes of memory beside that is not kept: each of many could hold what its client has sent at most.
+const MEMORY_KEPT_MAX: usize = 16 * 1024;
+
 /// Why a parsed head cannot be served: words for the log (empty: none) and a status.
 pub type Refusal = (Vec<u8>, u16);
 
@@ -206,7 +209,7 @@ impl Request {
         if !is_repeatable && client.bytes.capacity() > HEAD_KEPT_MAX {
             client.bytes = Vec::new();
         }
-        true
+        client.memory() + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
     }
 
     /// The client's head while it is being read; only the main request has it then.

@@ -393,6 +393,23 @@ mod tests {
     }
 
     #[test]
+    fn a_request_with_much_memory_is_not_kept() {
+        serve(&site(""), "GET / HTTP/1.1", async |mut request| {
+            let connection = Rc::clone(request.connection.shared().unwrap());
+            let (local, server) = (Rc::clone(&request.local), Arc::clone(&request.server));
+            let misses = || connection.worker.counts().pool_misses.read();
+            let before = misses();
+            request.uri = Vec::with_capacity(64 * 1024);
+            give_back(Box::new(request));
+            let another = take(&local, &connection, &server);
+            assert_eq!(misses(), before + 1);
+            give_back(another);
+            drop(take(&local, &connection, &server));
+            assert_eq!(misses(), before + 1);
+        });
+    }
+
+    #[test]
     fn what_a_head_does_not_say_is_not_repeated() {
         serve(&site(""), "GET / HTTP/1.1", async |mut request| {
             let connection = Rc::clone(request.connection.shared().unwrap());

@@ -90,6 +90,12 @@ impl Head {
         Ok(head)
     }
 
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        let fields = self.fields.capacity() * size_of::<Field>();
+        self.path.capacity() + fields + self.ignored.capacity() * size_of::<Span>()
+    }
+
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
         let Head {

@@ -257,6 +257,19 @@ struct Talk<'a> {
     announced: Option<Instant>,
     /// The frame that has not come whole has been given up.
     is_late: bool,
+    /// Since a stream began last, tasks of those that have ended have had their turn.
+    has_given_way: bool,
+}
+
+/// How far what has come was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// To its end.
+    All,
+    /// The rest must wait for the client to take what it was sent.
+    HeldUp,
+    /// The rest must wait until tasks of streams that have ended have had their turn.
+    Crowded,
 }
 
 impl<'a> Talk<'a> {
@@ -269,24 +282,26 @@ impl<'a> Talk<'a> {
             within_frame_since: Some(engine::now()),
             announced: None,
             is_late: false,
+            has_given_way: false,
         }
     }
 
     async fn go_on(&mut self, first: Buffer) -> End {
         self.input = first;
         loop {
-            let is_held_up = match self.read() {
-                Ok(is_held_up) => is_held_up,
+            let read = match self.read() {
+                Ok(read) => read,
                 Err(violation) => return End::Violated(violation),
             };
             let flushed = self.shared.flush();
             if self.ends() {
                 return End::Done;
             }
-            if flushed == Flushed::ForNow {
+            if flushed == Flushed::ForNow || read == Read::Crowded {
                 engine::yield_now().await;
                 continue;
             }
+            let is_held_up = read == Read::HeldUp;
             let is_full = flushed == Flushed::Full;
             let woken = match self.wait(is_held_up, is_full).await {
                 Some(woken) => woken,
@@ -358,10 +373,10 @@ impl<'a> Talk<'a> {
         self.at < self.input.len()
     }
 
-    /// Does what has come asks for. Whether some of it must wait for the client to take what it was sent.
-    fn read(&mut self) -> Result<bool, Violation> {
+    /// Does what has come asks for.
+    fn read(&mut self) -> Result<Read, Violation> {
         if !self.has_input() {
-            return Ok(false);
+            return Ok(Read::All);
         }
         let second = engine::uptime().as_secs() as u32;
         let input = std::mem::take(&mut self.input);
@@ -386,16 +401,21 @@ impl<'a> Talk<'a> {
         input: &Buffer,
         second: u32,
         scratch: &mut Scratch,
-    ) -> Result<bool, Violation> {
+    ) -> Result<Read, Violation> {
         let connection = Rc::clone(self.connection());
         let mut local = connection.generation();
         let Some(mut server) = connection.first_server(&local) else {
-            return Ok(false);
+            return Ok(Read::All);
         };
         let mut rules = rules_of(&server);
         loop {
             if self.is_held_up() {
-                return Ok(true);
+                return Ok(Read::HeldUp);
+            }
+            // A client may begin a stream as soon as it has seen the end of another, or has ended it.
+            if self.shared.is_full_of_ended() && !self.has_given_way {
+                self.has_given_way = true;
+                return Ok(Read::Crowded);
             }
             let mut at = self.at;
             let event = self.shared.with(|machine| {
@@ -408,7 +428,7 @@ impl<'a> Talk<'a> {
             });
             self.at = at;
             let Some(event) = event? else {
-                return Ok(false);
+                return Ok(Read::All);
             };
             match event {
                 Event::Head {
@@ -416,6 +436,7 @@ impl<'a> Talk<'a> {
                     ends,
                     asked,
                 } => {
+                    self.has_given_way = false;
                     if !Rc::ptr_eq(&local, &connection.generation()) {
                         local = connection.generation();
                         server = connection.first_server(&local).unwrap_or(server);

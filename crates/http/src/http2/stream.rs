@@ -308,6 +308,8 @@ pub struct Shared {
     says_priorities: Cell<bool>,
     /// Many requests have been under way at once.
     has_been_busy: Cell<bool>,
+    /// Streams that have ended, or that the client has, and that are not released.
+    ending: Cell<usize>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -324,6 +326,7 @@ impl Shared {
             sent: Cell::new(0),
             says_priorities: Cell::new(false),
             has_been_busy: Cell::new(false),
+            ending: Cell::new(0),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -389,7 +392,7 @@ impl Shared {
         self.with(|machine| machine.put_head(flow.number, block, ends, &mut out));
         drop(out);
         if ends {
-            flow.ended.set(true);
+            self.note_ended(flow);
         }
         self.call();
     }
@@ -439,7 +442,19 @@ impl Shared {
             }
             false => machine.put_head(flow.number, &trailers, true, out),
         }
-        flow.ended.set(true);
+        self.note_ended(flow);
+    }
+
+    /// The last frame of a stream has been given to the transport.
+    fn note_ended(&self, flow: &Flow) {
+        if !flow.ended.replace(true) && !flow.is_gone() {
+            self.ending.set(self.ending.get() + 1);
+        }
+    }
+
+    /// Whether another stream would be refused only because tasks of streams that have ended, for the client, have not had their turn since.
+    pub fn is_full_of_ended(&self) -> bool {
+        self.ending.get() > 0 && self.with(|machine| machine.is_full())
     }
 
     /// Resets a stream.
@@ -548,7 +563,7 @@ impl Shared {
         }
         if ends {
             flow.end.take();
-            flow.ended.set(true);
+            self.note_ended(flow);
             self.with(|machine| machine.end_other_half(flow.number, out));
         } else if is_last && has_trailers {
             self.put_end(flow, out);
@@ -642,7 +657,9 @@ impl Shared {
     pub fn lose(&self, flow: &Flow) {
         let lost = self.forget(flow);
         flow.lost.set(flow.lost.get() + lost);
-        flow.gone.set(true);
+        if !flow.gone.replace(true) && !flow.has_ended() {
+            self.ending.set(self.ending.get() + 1);
+        }
         flow.received.take();
         flow.wake_reader();
         flow.wake_writer();
@@ -658,6 +675,9 @@ impl Shared {
     /// Lets go of a stream: its place is free for another.
     pub fn release(&self, flow: &Flow) {
         self.forget(flow);
+        if flow.has_ended() || flow.is_gone() {
+            self.ending.set(self.ending.get() - 1);
+        }
         self.with(|machine| machine.release(flow.number));
         self.call();
     }

@@ -161,6 +161,12 @@ pub fn parse_head_for(
 }
 
 impl Head {
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        let fields = self.fields.capacity() * size_of::<Field>();
+        self.path.capacity() + fields + self.ignored.capacity() * size_of::<Span>()
+    }
+
     /// Forgets everything but the memory it holds.
     pub fn clear(&mut self) {
         // Every member has its name here: one that is added does not build before it is forgotten, too.

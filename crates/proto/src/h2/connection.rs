@@ -783,7 +783,7 @@ impl<S> Connection<S> {
             // Its client hears from the GOAWAY that it was not served.
             return Ok(Taken::Nothing);
         }
-        if self.streams.len() >= self.limits.streams_max as usize {
+        if self.is_full() {
             return self.refuse(stream, StreamFault::TooManyStreams(stream));
         }
         // Of a smaller window than the RFC's its client has not heard.

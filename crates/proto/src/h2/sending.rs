@@ -54,6 +54,12 @@ impl<S> Connection<S> {
         self.streams.len()
     }
 
+    /// Whether there are as many as there may be: another would be refused.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.streams.len() >= self.limits.streams_max as usize
+    }
+
     /// A stream that is not released.
     #[must_use]
     pub fn stream(&self, stream: u32) -> Option<&Stream<S>> {
