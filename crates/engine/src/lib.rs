@@ -2,7 +2,8 @@
 //!
 //! Read in this order: [`Engine`] is the narrow interface that `epoll.rs`, `uring` and `sim` implement;
 //! `worker.rs` holds what a thread owns (streams, listeners, timers) and turns completions into wake-ups; `runtime.rs`
-//! turns the loop and `task.rs` polls the tasks; [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the
+//! turns the loop and `task.rs` polls the tasks; `spares.rs` keeps memory for what comes next, `memory.rs` gives it back after a busy
+//! time; [`net`], [`file`](mod@file), [`sleep`] and [`blocking`] are what the
 //! rooms above use.
 //!
 //! Nothing here is `Send` unless it says so: a connection lives and dies on the thread that accepted it. User code

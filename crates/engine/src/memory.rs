@@ -1,8 +1,8 @@
 //! Memory that a thread has had to use in a busy time, given back after it.
 //!
 //! Spare buffers that lie unused for a second go, half of them each time. When most connections of a thread are gone, and
-//! no more of them go, the allocator is told to give pages back that it keeps between what is still in use
-//! (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one sleeps.
+//! no more of them go, what has asked for it ([`on_rest`]) gives its own memory back, and the allocator is told to give pages back
+//! that it keeps between what is still in use (malloc_trim(3)). A thread that has nothing to give back sets no timer, so an idle one sleeps.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};

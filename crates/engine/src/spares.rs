@@ -15,11 +15,13 @@ thread_local! {
     static BYTES: Spares<Vec<u8>, BYTES_MAX> = const { Spares::new(|| BYTES.with(Spares::clear)) };
 }
 
-/// Memory for bytes that are soon of no more use, such as a head on its way; from a spare piece, or with room for `usual` bytes.
+/// Memory for bytes that are soon of no more use, such as a head on its way, with room for `usual` bytes at least. What lives long
+/// has memory of its own: a spare piece may be much larger than what is put there.
 #[must_use]
 pub fn spare_bytes(usual: usize) -> Vec<u8> {
-    let spare = BYTES.with(Spares::take);
-    spare.unwrap_or_else(|| Vec::with_capacity(usual))
+    let mut bytes = BYTES.with(Spares::take).unwrap_or_default();
+    bytes.reserve(usual);
+    bytes
 }
 
 /// Gives such memory back.

@@ -10,8 +10,10 @@ use crate::connection::Connection;
 use crate::plan::Server;
 use crate::request::Request;
 
-/// Requests that a thread keeps ready: as many as begin in a turn or two of a busy time, and as many as it keeps after that.
+/// Requests that a thread keeps ready: as many as begin in a turn or two of a busy time.
 const KEPT_MAX: usize = 1024;
+
+/// The same once that is over.
 const KEPT_AT_REST: usize = 32;
 
 thread_local! {
@@ -68,13 +70,13 @@ pub fn give_back(mut request: Box<Request>) {
         kept.len()
     });
     if kept > KEPT_AT_REST && !IS_KNOWN.replace(true) {
-        engine::on_rest(|| shorten(KEPT_AT_REST));
+        engine::on_rest(rest);
     }
 }
 
-/// Lets go of those that are too many.
-fn shorten(most: usize) {
-    let surplus = KEPT.with_borrow_mut(|kept| kept.split_off(kept.len().min(most)));
+/// After a busy time: lets go of those that are too many, which may do anything as they go.
+fn rest() {
+    let surplus = KEPT.with_borrow_mut(|kept| kept.split_off(kept.len().min(KEPT_AT_REST)));
     drop(surplus);
 }
 

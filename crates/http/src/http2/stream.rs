@@ -308,7 +308,7 @@ pub struct Shared {
     says_priorities: Cell<bool>,
     /// Many requests have been under way at once.
     has_been_busy: Cell<bool>,
-    /// Streams that have ended, or that the client has, and that are not released.
+    /// Streams that have ended, or that the client has ended, whose tasks have not released them.
     ending: Cell<usize>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
@@ -447,7 +447,13 @@ impl Shared {
 
     /// The last frame of a stream has been given to the transport.
     fn note_ended(&self, flow: &Flow) {
-        if !flow.ended.replace(true) && !flow.is_gone() {
+        self.count_ending(flow);
+        flow.ended.set(true);
+    }
+
+    /// Counts a stream that is about to end, in whatever way; once.
+    fn count_ending(&self, flow: &Flow) {
+        if !flow.has_ended() && !flow.is_gone() {
             self.ending.set(self.ending.get() + 1);
         }
     }
@@ -657,9 +663,8 @@ impl Shared {
     pub fn lose(&self, flow: &Flow) {
         let lost = self.forget(flow);
         flow.lost.set(flow.lost.get() + lost);
-        if !flow.gone.replace(true) && !flow.has_ended() {
-            self.ending.set(self.ending.get() + 1);
-        }
+        self.count_ending(flow);
+        flow.gone.set(true);
         flow.received.take();
         flow.wake_reader();
         flow.wake_writer();

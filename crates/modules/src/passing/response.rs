@@ -35,7 +35,7 @@ pub(crate) struct Reading {
 
 impl Default for Reading {
     fn default() -> Reading {
-        Reading::of(ReadHead::default(), engine::spare_bytes(HEAD_USUAL))
+        Reading::of(ReadHead::default(), Vec::new())
     }
 }
 
@@ -102,9 +102,6 @@ pub(crate) enum Applied {
 pub(crate) const READING: &str = "while reading response header from upstream";
 /// The same behind words.
 pub(crate) const WHILE_READING: &str = " while reading response header from upstream";
-
-/// Bytes that a head has room for at once, and a small body that comes along with it.
-const HEAD_USUAL: usize = 2048;
 
 /// 101, RFC 9110 section 15.2.2.
 const SWITCHING_PROTOCOLS: u16 = 101;

@@ -25,7 +25,6 @@ use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::stream::StreamHandle;
 use super::upload::{Begun, BesideUpload, Refused, Stopped, Upload, drained};
-use crate::passing::answer::ReadHead;
 use crate::passing::body::{Arrived, Delimited};
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::deliver::Delivery;
@@ -150,7 +149,7 @@ impl Conversation for Http2Conversation<'_> {
         let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
         note(request, |attempt, _| attempt.bytes_sent += sent);
         let mut upload = upload?;
-        let mut reading = Reading::of(ReadHead::default(), Vec::new());
+        let mut reading = Reading::default();
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
