@@ -17,6 +17,8 @@ use rustls::{ClientConfig, ClientConnection};
 /// A session; see the module.
 pub struct ClientSession {
     inner: RefCell<Inner>,
+    /// Kept for its place in memory, by which those who share connections tell settings apart: no others come to lie there.
+    _config: Arc<ClientConfig>,
 }
 
 struct Inner {
@@ -47,6 +49,7 @@ impl ClientSession {
                 ended: false,
                 failure: None,
             }),
+            _config: Arc::clone(config),
         })
     }
 
