@@ -3,7 +3,8 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, Kind};
@@ -501,24 +502,50 @@ fn chunks_streams_and_windows_are_as_they_are_set() {
 }
 
 #[test]
+fn a_connection_is_idle_since_its_last_request() {
+    each_server(
+        "keepalive_timeout 1s; location / { return 200 text; }",
+        |server| {
+            let mut client = Client::connect(server.port);
+            for _ in 0..8 {
+                assert_eq!(client.get("/").text(), "text");
+                thread::sleep(Duration::from_millis(250));
+            }
+            assert_eq!(client.goaway, None);
+            client.read_to_end();
+            let code = client.goaway.map(|(_, code)| code);
+            assert_eq!(code, Some(ErrorCode::NoError));
+        },
+    );
+}
+
+#[test]
 fn streams_that_the_client_ends_make_room_for_those_behind_them() {
     // It takes connections, and answers nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let lines = format!(
-        "location /silent {{ proxy_pass http://127.0.0.1:{port}; }}
+        "error_log logs/error.log info;
+         location /silent {{ proxy_pass http://127.0.0.1:{port}; }}
+         location /lingers {{ proxy_ignore_client_abort on; proxy_pass http://127.0.0.1:{port}; }}
          location / {{ return 200 $connection_requests; }}"
     );
     each_server(&lines, |server| {
         let mut client = Client::connect(server.port);
-        let mut given_up: Vec<u32> = (0..128).map(|_| client.request("/silent", &[])).collect();
+        // One goes on without its client, and keeps its place.
+        let lingers = client.request("/lingers", &[]);
+        let mut given_up: Vec<u32> = (0..127).map(|_| client.request("/silent", &[])).collect();
+        let mut out = Vec::new();
+        frame::put_reset(&mut out, lingers, ErrorCode::Cancel);
+        client.send(&out);
+        server.wait_for_log("client canceled stream");
         // A page that is left for another, three times, as many requests as there may be each.
         for _ in 0..3 {
             let mut out = Vec::new();
             for stream in given_up.drain(..) {
                 frame::put_reset(&mut out, stream, ErrorCode::Cancel);
             }
-            let asked: Vec<u32> = (0..128)
+            let asked: Vec<u32> = (0..127)
                 .map(|_| {
                     let (stream, frames) = client.frames_of(
                         &[

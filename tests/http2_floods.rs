@@ -233,6 +233,29 @@ fn fields_from_the_table_cost_no_memory() {
     }
 }
 
+/// A request at a time, whose response is there at once, from one that reads none of them.
+#[test]
+fn one_who_reads_nothing_is_read_no_more() {
+    for engine in engines::lines() {
+        let server = start(engine);
+        server.write("kept", &vec![b'x'; 60_000]);
+        is_served(&server);
+        let mut client = Client::connect_with(server.port, &[(4, (1 << 31) - 1)]);
+        let mut out = Vec::new();
+        frame::put_window_update(&mut out, 0, 1 << 30);
+        client.send(&out);
+        let before = memory(&server);
+        // 54 MB in all, of which sockets hold ten.
+        for _ in 0..900 {
+            client.request("/kept", &[]);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        is_served(&server);
+        let grown = memory(&server).saturating_sub(before);
+        assert!(grown < 8 * 1024, "{engine}: {grown} KiB");
+    }
+}
+
 /// Responses that are not read, and ones that are let go by the byte.
 #[test]
 fn responses_that_are_not_taken_hold_little_and_time_out() {

@@ -43,6 +43,13 @@ use crate::{ending, error_page, log, pool};
 /// Bytes of frames that answer frames, beyond which a client that takes none of them is not read any more.
 const CONTROL_MAX: usize = 64 * 1024;
 
+/// Bytes that the transport may have, with whatever has been answered since, before no more is read: bodies alone are no more than
+/// [`IN_TRANSPORT_MAX`] and a part.
+const BACKLOG_MAX: usize = IN_TRANSPORT_MAX + 2 * CONTROL_MAX;
+
+/// For how long parts of responses are waited for that may come at once, before what is there leaves.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// How long what a client still sends is read away once it has been told what it did wrong.
 const LINGERING_TIME: Duration = Duration::from_secs(1);
 
@@ -257,8 +264,8 @@ struct Talk<'a> {
     announced: Option<Instant>,
     /// The frame that has not come whole has been given up.
     is_late: bool,
-    /// Since a stream began last, tasks of those that have ended have had their turn.
-    has_given_way: bool,
+    /// How many streams had ended when their tasks had their turn last.
+    gave_way_at: u64,
 }
 
 /// How far what has come was read.
@@ -282,25 +289,30 @@ impl<'a> Talk<'a> {
             within_frame_since: Some(engine::now()),
             announced: None,
             is_late: false,
-            has_given_way: false,
+            gave_way_at: 0,
         }
     }
 
     async fn go_on(&mut self, first: Buffer) -> End {
         self.input = first;
+        // Since when responses that go on at once have been waited for.
+        let mut waits_since = None;
         loop {
             let read = match self.read() {
                 Ok(read) => read,
                 Err(violation) => return End::Violated(violation),
             };
-            let flushed = self.shared.flush();
+            let is_patient = waits_since.is_none_or(|since| engine::now() - since < PATIENCE);
+            let flushed = self.shared.flush(is_patient);
             if self.ends() {
                 return End::Done;
             }
             if flushed == Flushed::ForNow || read == Read::Crowded {
+                waits_since.get_or_insert_with(engine::now);
                 engine::yield_now().await;
                 continue;
             }
+            waits_since = None;
             let is_held_up = read == Read::HeldUp;
             let is_full = flushed == Flushed::Full;
             let woken = match self.wait(is_held_up, is_full).await {
@@ -387,7 +399,7 @@ impl<'a> Talk<'a> {
             self.input = input;
         }
         let within = self.shared.with(|machine| machine.is_within_frame());
-        self.is_late &= within;
+        self.is_late &= self.shared.with(|machine| machine.is_within_late());
         self.within_frame_since = match (within && !self.is_late, self.within_frame_since) {
             (false, _) => None,
             (true, None) => Some(engine::now()),
@@ -408,13 +420,16 @@ impl<'a> Talk<'a> {
             return Ok(Read::All);
         };
         let mut rules = rules_of(&server);
+        let mut in_transport = connection.stream.backlog();
         loop {
-            if self.is_held_up() {
+            if self.is_held_up(in_transport) {
                 return Ok(Read::HeldUp);
             }
+            in_transport = 0;
             // A client may begin a stream as soon as it has seen the end of another, or has ended it.
-            if self.shared.is_full_of_ended() && !self.has_given_way {
-                self.has_given_way = true;
+            let endings = self.shared.endings();
+            if self.shared.is_full_of_ended() && self.gave_way_at != endings {
+                self.gave_way_at = endings;
                 return Ok(Read::Crowded);
             }
             let mut at = self.at;
@@ -436,7 +451,6 @@ impl<'a> Talk<'a> {
                     ends,
                     asked,
                 } => {
-                    self.has_given_way = false;
                     if !Rc::ptr_eq(&local, &connection.generation()) {
                         local = connection.generation();
                         server = connection.first_server(&local).unwrap_or(server);
@@ -496,10 +510,10 @@ impl<'a> Talk<'a> {
     }
 
     /// Whether nothing more is read for now.
-    fn is_held_up(&self) -> bool {
+    fn is_held_up(&self, in_transport: usize) -> bool {
         let waiting = self.shared.waiting();
         let control = self.shared.with(|machine| machine.control_length());
-        if waiting + control < CONTROL_MAX {
+        if waiting + control < CONTROL_MAX && in_transport < BACKLOG_MAX {
             return false;
         }
         // Then it goes to the transport, as far as that takes it.
@@ -517,6 +531,8 @@ impl<'a> Talk<'a> {
         asked: Result<Asked, HeadFault>,
         scratch: &mut Scratch,
     ) {
+        // Also where it is answered at once and never seen to be under way.
+        self.idle_since = None;
         let connection = self.connection();
         let mut request = pool::take(local, connection, server);
         request
@@ -777,7 +793,8 @@ async fn serve_one(
     if let Some(fault) = flow.take_fault() {
         log::http2_fault(connection, &fault);
     }
-    if is_malformed {
+    // A reset is not answered with another (RFC 9113, section 5.4.2).
+    if is_malformed && !flow.is_gone() {
         let code = ErrorCode::ProtocolError;
         shared.with(|machine| machine.reset_answered(flow.number, code));
         shared.call();

@@ -310,6 +310,8 @@ pub struct Shared {
     has_been_busy: Cell<bool>,
     /// Streams that have ended, or that the client has ended, whose tasks have not released them.
     ending: Cell<usize>,
+    /// How many have done so, since the connection began.
+    endings: Cell<u64>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -327,6 +329,7 @@ impl Shared {
             says_priorities: Cell::new(false),
             has_been_busy: Cell::new(false),
             ending: Cell::new(0),
+            endings: Cell::new(0),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -455,7 +458,13 @@ impl Shared {
     fn count_ending(&self, flow: &Flow) {
         if !flow.has_ended() && !flow.is_gone() {
             self.ending.set(self.ending.get() + 1);
+            self.endings.set(self.endings.get() + 1);
         }
+    }
+
+    /// How many streams have ended, or the client has ended, in all.
+    pub fn endings(&self) -> u64 {
+        self.endings.get()
     }
 
     /// Whether another stream would be refused only because tasks of streams that have ended, for the client, have not had their turn since.
@@ -469,8 +478,8 @@ impl Shared {
         self.call();
     }
 
-    /// Gives the transport what may leave, as far as it takes it.
-    pub fn flush(&self) -> Flushed {
+    /// Gives the transport what may leave, as far as it takes it. `is_patient`: a task that may go on at once is waited for.
+    pub fn flush(&self, is_patient: bool) -> Flushed {
         let transport = &self.connection.stream;
         let mut out = std::mem::take(&mut *self.out.borrow_mut());
         let mut in_transport = transport.backlog();
@@ -492,7 +501,7 @@ impl Shared {
             in_transport += self.send_part(&flow, allowed.min(flow.chunk_size.get()), &mut out);
             // Settings and pings are answered before the rest of a body.
             self.put_control(&mut out);
-            if flow.may_go_on() {
+            if is_patient && flow.may_go_on() {
                 break Flushed::ForNow;
             }
         };
@@ -509,8 +518,7 @@ impl Shared {
 
     /// The same where no task is waited for: what is there leaves.
     pub fn flush_now(&self) {
-        // Each task is waited for once.
-        while self.flush() == Flushed::ForNow {}
+        self.flush(false);
     }
 
     /// Frames that go before all else.

@@ -307,6 +307,12 @@ impl<S> Connection<S> {
         !self.partial.is_empty() || !matches!(self.awaits, Awaits::Frame | Awaits::Body(_))
     }
 
+    /// Whether what has begun to come is a head that has been given up.
+    #[must_use]
+    pub fn is_within_late(&self) -> bool {
+        self.late.is_some() && self.is_within_frame()
+    }
+
     /// The rest of a frame has not come in time. Where that is a request's head its stream is reset, and what still comes of it
     /// only feeds the decoder; whether it is one.
     pub fn give_up_frame(&mut self) -> bool {
@@ -570,6 +576,7 @@ impl<S> Connection<S> {
             Err(Some(fault @ StreamFault::BodyLength(_))) => self.malformed(stream, fault),
             Err(Some(fault)) => self.end_by_fault(stream, fault),
             // What was left behind by its own reset.
+            Err(None) if ends => Ok(self.end_forgiven(stream)),
             Err(None) => Ok(Taken::Nothing),
             Ok(()) => {
                 // Padding is read by being passed over.
@@ -748,11 +755,15 @@ impl<S> Connection<S> {
         if !begins {
             // Trailers, which nobody hears of; or a request that we have reset.
             let mut malformed = false;
-            self.decoder
+            let outcome = self
+                .decoder
                 .decode(block, list_size_max, heads.bytes, |field, _| {
                     malformed |= !may_trail(field);
                 })
                 .map_err(Violation::Compression)?;
+            if outcome == Outcome::TooLarge {
+                return Err(Violation::BlockTooLong);
+            }
             return self.trailers(stream, ends, malformed);
         }
         // It counts as begun, whatever comes of it.
@@ -801,13 +812,13 @@ impl<S> Connection<S> {
         let Some(known) = self.streams.get_mut(&stream) else {
             // Forgiven, or released since its block began; but not what no trailers may be.
             return match ends && !malformed {
-                true => Ok(Taken::Nothing),
+                true => Ok(self.end_forgiven(stream)),
                 false => self.end_by_fault(stream, StreamFault::Trailers(stream)),
             };
         };
         if !known.receives {
             return match self.is_forgiven(stream) {
-                true => Ok(Taken::Nothing),
+                true => Ok(self.end_forgiven(stream)),
                 false => self.end_by_fault(stream, StreamFault::HalfClosed("HEADERS", stream)),
             };
         }
@@ -909,6 +920,12 @@ impl<S> Connection<S> {
             self.forgiven.remove(0);
         }
         self.forgiven.push(stream);
+    }
+
+    /// What was forgiven of a stream has come to its end: there is no more of that.
+    fn end_forgiven(&mut self, stream: u32) -> Taken {
+        self.forgiven.retain(|forgiven| *forgiven != stream);
+        Taken::Nothing
     }
 
     /// Whether what comes for a stream whose end the other end may not have heard of is no fault.

@@ -67,6 +67,8 @@ struct Lane {
     shared: VecDeque<u32>,
     /// The next turn is that of the latter.
     shared_next: bool,
+    /// How many turns of the circle there have been.
+    circle: usize,
     /// The turn that was its last, or after which it began to wait.
     since: u32,
 }
@@ -76,13 +78,14 @@ impl Lane {
         self.whole.is_empty() && self.shared.is_empty()
     }
 
-    /// The next one where none may wait for ever: those that are used whole take turns, too, as if they stood in a circle.
-    fn next_in_circle(&mut self, turn: u32) -> Option<u32> {
-        let length = u32::try_from(self.whole.len()).unwrap_or(u32::MAX);
-        match (turn / FAIR_SHARE).checked_rem(length) {
-            Some(place) => self.whole.remove(place as usize),
-            None => self.shared.pop_front(),
-        }
+    /// The next one where none may wait for ever: those that are used whole take turns, too, as if they stood in a circle with one of
+    /// the others.
+    fn next_in_circle(&mut self) -> Option<u32> {
+        let length = self.whole.len() + usize::from(!self.shared.is_empty());
+        let place = self.circle.checked_rem(length)?;
+        self.circle = self.circle.wrapping_add(1);
+        let whole = self.whole.remove(place);
+        whole.or_else(|| self.shared.pop_front())
     }
 
     fn next(&mut self) -> Option<u32> {
@@ -126,7 +129,7 @@ impl Schedule {
         lane.since = turn;
         match is_fair {
             false => lane.next(),
-            true => lane.next_in_circle(turn),
+            true => lane.next_in_circle(),
         }
     }
 
@@ -231,6 +234,38 @@ mod tests {
             [3, 5, 7].iter().all(|stream| turns[stream] == 10),
             "{turns:?}"
         );
+    }
+
+    #[test]
+    fn none_of_several_lanes_is_starved() {
+        let mut schedule = Schedule::default();
+        let all = [
+            (1, of(0, true)),
+            (3, of(3, false)),
+            (5, of(3, false)),
+            (7, of(3, true)),
+            (9, of(5, false)),
+            (11, of(5, true)),
+            (13, of(5, true)),
+        ];
+        for (stream, priority) in all {
+            schedule.add(stream, priority);
+        }
+        let mut turns = std::collections::BTreeMap::new();
+        for _ in 0..120 * FAIR_SHARE {
+            let stream = schedule.take().unwrap();
+            *turns.entry(stream).or_insert(0) += 1;
+            let (_, priority) = all.into_iter().find(|(known, _)| *known == stream).unwrap();
+            schedule.add(stream, priority);
+        }
+        // A sixteenth of the turns is shared out among the lanes, and in each among its streams.
+        assert!(turns[&1] >= 120 * (FAIR_SHARE - 1), "{turns:?}");
+        for stream in [3, 5, 7, 9, 11, 13] {
+            assert!(
+                turns.get(&stream).is_some_and(|turns| *turns >= 9),
+                "{turns:?}"
+            );
+        }
     }
 
     #[test]

@@ -77,10 +77,14 @@ fn behind_its_end_a_stream_has_neither_data_nor_headers() {
         client.get(1);
         let fault = client.expect_stream_error(&bytes, 1, code::STREAM_CLOSED);
         assert!(matches!(fault, StreamFault::HalfClosed(_, 1)));
-        // What had been on its way with it is no fault again.
+        // What had been on its way with it is no fault again, up to an end of that.
+        let ends = bytes[4] & END_STREAM != 0;
         client.expect_quiet(&bytes, &[]);
         assert_eq!(client.machine.live(), 1);
         client.machine.release(1);
+        if ends {
+            continue;
+        }
         client.expect_quiet(&bytes, &[]);
         // Credit, priority and resets may come at any time.
         client.expect_quiet(&window_update(1, 9), &[]);
@@ -89,6 +93,41 @@ fn behind_its_end_a_stream_has_neither_data_nor_headers() {
         // Once its client has ended it, too, nothing more can be on its way.
         let data = frame(DATA, 0, 1, b"a");
         client.expect_quiet(&data, &reset(1, code::STREAM_CLOSED));
+    }
+}
+
+#[test]
+fn what_is_forgiven_has_an_end() {
+    let trailers = frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        1,
+        &literal(&[("a", "b")]),
+    );
+    let mut client = Client::usual();
+    client.post(1);
+    client.machine.reset(1, ErrorCode::NoError);
+    client.machine.release(1);
+    client.control();
+    client.expect_quiet(&frame(DATA, 0, 1, b"a"), &[]);
+    client.expect_quiet(&trailers, &[]);
+    let violation = client.expect_connection_error(&trailers, code::STREAM_CLOSED);
+    assert_eq!(violation, Violation::HeadersAfterEnd(1));
+    // Trailers are no longer than a head may be, whatever they are for.
+    for is_forgiven in [false, true] {
+        let mut client = Client::usual();
+        client.post(1);
+        if is_forgiven {
+            client.machine.reset(1, ErrorCode::NoError);
+            client.control();
+        }
+        // A field of 4,000 bytes that is kept in the table, and then a byte for each more.
+        let mut block = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
+        block.resize(block.len() + 4000, b'x');
+        block.resize(block.len() + 200, 0xbe);
+        let bytes = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block);
+        let violation = client.expect_connection_error(&bytes, code::ENHANCE_YOUR_CALM);
+        assert_eq!(violation, Violation::BlockTooLong);
     }
 }
 
