@@ -53,6 +53,12 @@ impl Upstream {
             location /text {{ return 200 text; }}
             location /nothing {{ return 200; }}
             location /sent-on {{ error_page 501 =200 /text; return 200 x; }}
+            location = /granted {{ internal; return 204; }}
+            location /asked/ {{ auth_request /granted; proxy_pass http://127.0.0.1:{0}/ws/; proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }}
+            location = /judge {{ internal; proxy_pass http://127.0.0.1:{0}/ws/echo; proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }}
+            location /judged {{ auth_request /judge; root www; }}
             location /ws {{ proxy_pass http://127.0.0.1:{0}; proxy_http_version 1.1;
                 proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }}
             [http]
@@ -314,6 +320,41 @@ fn a_client_that_has_said_all_still_gets_its_answer() {
         frame::put_reset(&mut out, stream, ErrorCode::Cancel);
         client.send(&out);
         assert_eq!(upstream.bodies.recv().unwrap(), b"");
+    });
+}
+
+#[test]
+fn a_websocket_may_be_asked_about() {
+    each_server(|server, upstream| {
+        let mut client = Client::connect(server.port);
+        let stream = connect(&mut client, "websocket", "/asked/echo");
+        let response = wait(&mut client, stream, |response| response.status != 0);
+        assert_eq!(response.status, 200, "{}", server.error_log());
+        let mut out = Vec::new();
+        put_data(&mut out, stream, b"text", true);
+        client.send(&out);
+        assert_eq!(client.response(stream).text(), "text");
+        assert_eq!(upstream.bodies.recv().unwrap(), b"text");
+    });
+}
+
+/// As in nginx: the connection of the client is not that of one who is only asked about it.
+#[test]
+fn a_subrequest_does_not_become_a_tunnel() {
+    each_server(|server, _| {
+        server.write("judged", b"never");
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = "GET /judged HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 500");
+        server.wait_for_log("connection upgrade in subrequest");
+        let mut client = Client::connect(server.port);
+        let stream = connect(&mut client, "websocket", "/judged");
+        let response = client.response(stream);
+        assert_eq!(response.status, 500);
     });
 }
 

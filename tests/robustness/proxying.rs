@@ -113,6 +113,64 @@ fn an_answer_before_the_body_has_come_is_heard() {
     });
 }
 
+/// What one upstream has had of a body that is passed on as it comes is gone: no other is told of it, which would take what the next
+/// client asks for as the missing part.
+#[test]
+fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, head| {
+            if !head.contains("\r\nX-Second: ") {
+                // Breaks off in the middle of the body.
+                let _ = stream.read_exact(&mut [0; 5]);
+                return;
+            }
+            let lower = head.to_ascii_lowercase();
+            let announced = lower
+                .lines()
+                .filter(|line| {
+                    line.starts_with("content-length: ") || line.starts_with("transfer-encoding: ")
+                })
+                .collect::<Vec<_>>()
+                .join(", ");
+            let length = announced.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{announced}");
+            let _ = stream.write_all(answer.as_bytes());
+            wait_for_end(&stream);
+        });
+        let http = format!(
+            "proxy_http_version 1.1; proxy_request_buffering off;
+            server {{
+                listen 127.0.0.1:@PORT@;
+                location / {{ proxy_pass http://127.0.0.1:{upstream}; error_page 502 = @second; }}
+                location /page {{ proxy_pass http://127.0.0.1:{upstream}; error_page 502 =200 /second; }}
+                location @second {{ proxy_set_header X-Second 1; proxy_pass http://127.0.0.1:{upstream}; }}
+                location = /second {{ proxy_set_header X-Second 1; proxy_pass http://127.0.0.1:{upstream}; }}
+            }}"
+        );
+        let server = Setup::new(engine, &http).start();
+        for path in ["/", "/page"] {
+            for (head, rest) in [
+                ("Content-Length: 10\r\n\r\nbegun", "ended"),
+                (
+                    "Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n",
+                    "5\r\nended\r\n0\r\n\r\n",
+                ),
+            ] {
+                let mut client = server.connect();
+                client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{head}"));
+                let answer = client.response();
+                let told = String::from_utf8_lossy(&answer.body).into_owned();
+                assert_eq!(answer.status, 200, "{path} {head}");
+                assert!(
+                    told.is_empty() || told == "content-length: 0",
+                    "{path} {head}: {told}"
+                );
+                client.send(rest);
+            }
+        }
+    });
+}
+
 #[test]
 fn informational_heads_split_anywhere_leave_the_body_whole() {
     const ANSWER: &str = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\

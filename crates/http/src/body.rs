@@ -163,6 +163,8 @@ pub struct RequestBody {
     ended: bool,
     stored: Stored,
     dropped: bool,
+    /// A handler has taken some of it, and there is no other way to that.
+    taken: bool,
     /// It was refused for the length that its head announces.
     too_long: bool,
     /// The client left, or broke the rules, before a handler had read the whole.
@@ -336,6 +338,19 @@ impl RequestBody {
         self.too_long = self.announced.is_some();
         self.announced = self.is_announced().then_some(0);
         self.chunked = false;
+    }
+
+    /// Notes that a handler takes some of it.
+    pub fn note_taken(&mut self) {
+        self.taken = true;
+    }
+
+    /// Gives up what is left of a body of which a handler has taken some and that was not stored whole: what comes later is not the body
+    /// that the head announces.
+    pub fn give_up_rest(&mut self) {
+        if self.taken {
+            self.give_up();
+        }
     }
 
     /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was ever known, so that a
@@ -756,6 +771,9 @@ async fn read_next(
     exchange: &mut Exchange,
 ) -> Result<Option<Bytes>, Result<u16, Abort>> {
     let read = exchange.read_body(request).await;
+    if matches!(&read, Ok(Some(bytes)) if !bytes.is_empty()) {
+        request.body.note_taken();
+    }
     read.map_err(|abort| refuse(request, abort))
 }
 

@@ -118,6 +118,7 @@ impl Request {
     /// response stays, as in nginx: a Location or WWW-Authenticate that was set is still sent.
     fn forget_pass(&mut self) {
         self.response.header_only = false;
+        self.body.give_up_rest();
         self.pass.end();
         self.course.internal = true;
     }

@@ -318,10 +318,14 @@ pub async fn resume(
     loop {
         step = match step {
             // A client that asks for a tunnel would take any success for one, and the body for what comes out of it.
-            Step::Respond(_) if exchange.asks_for_tunnel() && request.succeeds() => {
+            Step::Respond(_)
+                if request.is_main() && exchange.asks_for_tunnel() && request.succeeds() =>
+            {
                 Step::Finish(501)
             }
-            Step::Finish(200..=299) if exchange.asks_for_tunnel() => Step::Finish(501),
+            Step::Finish(200..=299) if request.is_main() && exchange.asks_for_tunnel() => {
+                Step::Finish(501)
+            }
             Step::Respond(body) => match output::respond(request, exchange, body).await? {
                 Some(step) => step,
                 None => return Ok(()),

@@ -165,7 +165,7 @@ impl Exchange {
 
     /// What is left of the request's body, to be read beside the response; `None` where a client sends its body before it reads (HTTP/1), or
     /// there is none.
-    pub fn upload(&mut self, request: &Request) -> Option<Upload> {
+    pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
         match &self.protocol {
             Protocol::H2(h2) if request.is_main() => h2.upload(request),
             _ => None,

@@ -96,8 +96,12 @@ impl H2 {
     }
 
     /// See `Exchange::upload`.
-    pub fn upload(&self, request: &Request) -> Option<Upload> {
-        (!self.asks_for_tunnel).then(|| Upload::new(&self.shared, &self.flow, request))
+    pub fn upload(&self, request: &mut Request) -> Option<Upload> {
+        if self.asks_for_tunnel {
+            return None;
+        }
+        request.body.note_taken();
+        Some(Upload::new(&self.shared, &self.flow, request))
     }
 
     /// See `Exchange::body_at_hand`.
@@ -131,9 +135,9 @@ impl H2 {
         let header_only = response.header_only
             || request.method == Method::Head
             || matches!(response.status, 204 | 304 | 100..=199);
-        let is_empty = response.content_length == Some(0) && !response.expect_trailers;
         self.announced = response.content_length;
         self.expects_trailers = response.expect_trailers || response.may_have_trailers;
+        let is_empty = response.content_length == Some(0) && !self.expects_trailers;
         self.head_sent = true;
         let mut block = engine::spare_bytes(512);
         head::write(request, &mut block);

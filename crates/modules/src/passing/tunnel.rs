@@ -71,6 +71,10 @@ pub(crate) async fn run(
     mut peer: UpstreamConnection,
     received: Bytes,
 ) -> Result<Step, Abort> {
+    if !request.is_main() {
+        log::error!(request, Error, "connection upgrade in subrequest");
+        return Ok(Step::Finish(500));
+    }
     // It may last for days: no request is under way any more.
     peer.admitted = None;
     if let Some(step) = output::respond_with_upgrade(request, exchange)? {
