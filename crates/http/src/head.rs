@@ -209,7 +209,9 @@ impl Request {
         if !is_repeatable && client.bytes.capacity() > HEAD_KEPT_MAX {
             client.bytes = Vec::new();
         }
-        client.memory() + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
+        let head = client.memory() + client.bytes.capacity();
+        self.clear_shared();
+        head + self.uri.capacity() + self.args.capacity() <= MEMORY_KEPT_MAX
     }
 
     /// The client's head while it is being read; only the main request has it then.

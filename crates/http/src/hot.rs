@@ -364,7 +364,8 @@ pub fn respond_through(request: &mut Request, to: &mut impl Leaves) -> Option<Af
     let captured = !request.captures.is_empty() || !request.shared.is_empty();
     // Without a host in its head, what the client named in the handshake has chosen the server.
     let by_handshake = request.is_secure() && request.client.server_name().is_none();
-    if !captured && !by_handshake {
+    // A head of fields, as HTTP/2 has it, is no bytes that another could repeat.
+    if !captured && !by_handshake && request.client.h1().is_some() {
         let connection = &request.connection;
         request.repeatable.servers = connection.with_servers(&request.local, std::ptr::from_ref);
     }
