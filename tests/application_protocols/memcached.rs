@@ -163,6 +163,38 @@ fn values_are_the_answers() {
     });
 }
 
+/// A value has neither a tag nor a time: what a client asks of them is not judged (`disable_not_modified` in
+/// `ngx_http_upstream_process_headers`), and it gets the value. Only a range is cut out of it.
+#[test]
+fn conditions_of_clients_are_not_judged() {
+    let lines = "location / { set $memcached_key $uri; memcached_pass VALUES; }";
+    let answer = |key: &str| vec![value(key, 0, "the value")];
+    each_server(lines, answer, |server, _| {
+        for condition in [
+            "If-Match: \"x\"",
+            "If-Match: *",
+            "If-None-Match: *",
+            "If-None-Match: \"x\"",
+            "If-Unmodified-Since: Thu, 01 Jan 1970 00:00:01 GMT",
+            "If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT",
+        ] {
+            for method in ["GET", "HEAD"] {
+                let answer = ask(
+                    server,
+                    &format!("{method} /a HTTP/1.0\r\n{condition}\r\n\r\n"),
+                );
+                assert_eq!(status(&answer), 200, "{condition}: {answer}");
+                assert!(answer.contains("\r\nContent-Length: 9\r\n"), "{answer}");
+                let wanted = if method == "GET" { "the value" } else { "" };
+                assert_eq!(body(&answer), wanted, "{condition}");
+            }
+            let head = format!("GET /a HTTP/1.0\r\nRange: bytes=4-8\r\n{condition}\r\n\r\n");
+            let range = ask(server, &head);
+            assert!(status(&range) == 206 && body(&range) == "value", "{range}");
+        }
+    });
+}
+
 #[test]
 fn answers_that_are_none() {
     let answer = |key: &str| {

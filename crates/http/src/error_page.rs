@@ -221,12 +221,16 @@ pub async fn refuse(
     outcome
 }
 
-/// After some errors nothing more is expected of the connection.
+/// After some errors nothing more is expected of the connection. It is the main request's: what a subrequest comes to says
+/// nothing of it.
 fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16) {
+    if !request.is_main() {
+        return;
+    }
     if matches!(status, 400 | 413 | 414 | 495..=497 | 500 | 501) {
         exchange.forbid_keepalive();
         // `post_action` has no exchange with the client.
-        request.keepalive.refused |= request.is_main();
+        request.keepalive.refused = true;
     }
     if matches!(status, 400 | 495..=497) {
         exchange.forbid_lingering();
@@ -236,9 +240,17 @@ fn settle_connection(request: &mut Request, exchange: &mut Exchange, status: u16
 /// Nothing of the request's body is read any more. Where what has come of it breaks framing, the response stays what it is and
 /// the connection ends.
 async fn drop_body(request: &mut Request, exchange: &mut Exchange) {
-    exchange.no_continue();
+    expect_no_body(request, exchange);
     // A fault of the body is in the log.
     let _ = body::drop_at_hand(request, exchange).await;
+}
+
+/// The request is refused: a client that waits for `100 Continue` gets none. Where a subrequest is, the main request may still want
+/// its body.
+fn expect_no_body(request: &Request, exchange: &mut Exchange) {
+    if request.is_main() {
+        exchange.no_continue();
+    }
 }
 
 /// Where an error page leads: a step, or `None` when the response is a redirect by Location.
@@ -250,7 +262,7 @@ fn take(request: &mut Request, exchange: &mut Exchange, page: &Page) -> Option<S
     }
     // A client is not asked for the body of a request that is refused for sure.
     if !matches!(page.overwrite, Overwrite::Own | Overwrite::Code(200)) {
-        exchange.no_continue();
+        expect_no_body(request, exchange);
     }
     let target = page.target.evaluate(request);
     match target.first() {

@@ -154,7 +154,12 @@ impl Rename<'_> {
             }
         };
         let access = self.access.unwrap_or(found.mode() & 0o777);
-        if !copy_file(self.source, &name, access, modified(&found), done) {
+        let Some(copy) = Copying::open(self.source, &name, access, done) else {
+            return false;
+        };
+        if !copy.run(modified(&found), done) {
+            // nginx leaves what it could write.
+            remove_temporary(&name, done);
             return false;
         }
         if let Err(error) = fs::rename(&name, self.target) {
@@ -231,48 +236,135 @@ pub(crate) fn copy_file(
     time: SystemTime,
     done: &mut Done,
 ) -> bool {
-    let mut source = match fs::File::open(from) {
-        Ok(source) => source,
-        Err(error) => {
-            done.failed(Level::Crit, "open()", from, &error);
+    Copying::open(from, to, access, done).is_some_and(|copy| copy.run(time, done))
+}
+
+/// A copy of a file that is about to be made.
+struct Copying<'a> {
+    source: fs::File,
+    target: fs::File,
+    /// The target's.
+    path: &'a Path,
+}
+
+impl<'a> Copying<'a> {
+    /// Opens both files, and makes the target if it is not there.
+    fn open(from: &Path, to: &'a Path, access: u32, done: &mut Done) -> Option<Copying<'a>> {
+        let source = match fs::File::open(from) {
+            Ok(source) => source,
+            Err(error) => {
+                done.failed(Level::Crit, "open()", from, &error);
+                return None;
+            }
+        };
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(access);
+        match options.open(to) {
+            Ok(target) => Some(Copying {
+                source,
+                target,
+                path: to,
+            }),
+            Err(error) => {
+                done.failed(Level::Crit, "open()", to, &error);
+                None
+            }
+        }
+    }
+
+    /// Copies the bytes, and sets the target's times. Where that fails some of it may be there.
+    fn run(mut self, time: SystemTime, done: &mut Done) -> bool {
+        if is_same_file(&self.source, &self.target) {
+            // Two names of one file: it is its own copy, and must not be emptied first.
+            return true;
+        }
+        if let Err(error) = self
+            .target
+            .set_len(0)
+            .and_then(|()| io::copy(&mut self.source, &mut self.target))
+        {
+            done.failed(Level::Alert, "write()", self.path, &error);
             return false;
         }
-    };
-    let mut options = OpenOptions::new();
-    options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(access);
-    let mut target = match options.open(to) {
-        Ok(target) => target,
-        Err(error) => {
-            done.failed(Level::Crit, "open()", to, &error);
+        let times = FileTimes::new().set_accessed(time).set_modified(time);
+        if let Err(error) = self.target.set_times(times) {
+            done.failed(Level::Alert, "utimes()", self.path, &error);
             return false;
         }
-    };
-    if is_same_file(&source, &target) {
-        // Two names of one file: it is its own copy, and must not be emptied first.
-        return true;
+        true
     }
-    if let Err(error) = target
-        .set_len(0)
-        .and_then(|()| io::copy(&mut source, &mut target))
-    {
-        done.failed(Level::Alert, "write()", to, &error);
-        return false;
-    }
-    let times = FileTimes::new().set_accessed(time).set_modified(time);
-    if let Err(error) = target.set_times(times) {
-        done.failed(Level::Alert, "utimes()", to, &error);
-        return false;
-    }
-    true
 }
 
 fn is_same_file(one: &fs::File, other: &fs::File) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => one.dev() == other.dev() && one.ino() == other.ino(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder can be opened and not be read: a copy of it fails once there is something to be removed, as on a disk that is
+    /// full.
+    #[test]
+    fn a_copy_over_file_systems_that_fails_leaves_nothing_behind() {
+        let folder = std::env::temp_dir().join(format!("tidegate-rename-{}", std::process::id()));
+        let (source, place) = (folder.join("source"), folder.join("place"));
+        fs::create_dir_all(&source).unwrap();
+        fs::create_dir_all(&place).unwrap();
+        let target = place.join("file");
+        fs::write(&target, "as before").unwrap();
+        let rename = Rename {
+            source: &source,
+            target: &target,
+            access: Some(0o600),
+            path_access: 0o600,
+            modified: None,
+            create_path: false,
+        };
+        let mut done = Done::default();
+        assert!(!rename.over_file_systems(&mut done));
+        // It has come as far as that, and what it has made has been removed without a word.
+        let [(Level::Alert, line)] = &done.lines[..] else {
+            panic!("{:?}", done.lines);
+        };
+        let begin = format!("write() \"{}.", target.display());
+        assert!(line.starts_with(&begin), "{line}");
+        let names: Vec<_> = fs::read_dir(&place)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["file"]);
+        assert_eq!(fs::read(&target).unwrap(), b"as before");
+        assert!(source.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_crosses_file_systems_by_a_copy() {
+        let folder = std::env::temp_dir().join(format!("tidegate-crossed-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (source, target) = (folder.join("source"), folder.join("target"));
+        fs::write(&source, "bytes").unwrap();
+        let rename = Rename {
+            source: &source,
+            target: &target,
+            access: Some(0o600),
+            path_access: 0o600,
+            modified: None,
+            create_path: false,
+        };
+        let mut done = Done::default();
+        assert!(rename.over_file_systems(&mut done));
+        assert!(done.lines.is_empty(), "{:?}", done.lines);
+        assert_eq!(fs::read(&target).unwrap(), b"bytes");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

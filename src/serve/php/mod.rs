@@ -11,8 +11,12 @@ mod listeners;
 pub(super) mod locations;
 mod pool;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::User;
 use address::{Address, Answer};
@@ -183,15 +187,11 @@ const NAMES_MAX: usize = 1000;
 
 /// A warning where a file of Apache's, in the folder itself or one in it, closes what is open here.
 pub(super) fn warning(directory: &Path) -> String {
-    const LENGTH_MAX: u64 = 64 * 1024;
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let folders = entries.take(NAMES_MAX).map(|entry| entry.path());
     let rules = std::iter::once(directory.to_owned()).chain(folders);
     let closes = |path: &PathBuf| {
-        let is_short =
-            fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= LENGTH_MAX);
-        let text = fs::read(path).ok().filter(|_| is_short).unwrap_or_default();
-        let text = text.to_ascii_lowercase();
+        let text = short_text(path).unwrap_or_default().to_ascii_lowercase();
         let says = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
         says(b"deny from all") || says(b"all denied")
     };
@@ -202,6 +202,23 @@ pub(super) fn warning(directory: &Path) -> String {
             path.strip_prefix(directory).unwrap_or(&path).display()
         )
     })
+}
+
+/// What a file holds, if it is a regular one and short: a pipe may never say anything, and a long one takes its time.
+fn short_text(path: &Path) -> Option<Vec<u8>> {
+    const LENGTH_MAX: u64 = 64 * 1024;
+    let found = fs::metadata(path).ok()?;
+    if !found.is_file() || found.len() > LENGTH_MAX {
+        return None;
+    }
+    // Whatever has come in its place since then is not waited for, and no more of it is read.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let mut text = Vec::new();
+    let file = options.open(path).ok()?;
+    file.take(LENGTH_MAX).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 /// A file of PHP in a folder itself, if there is one.
@@ -215,7 +232,58 @@ pub(super) fn first_script(directory: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    /// How many bytes this thread has read by calls so far.
+    fn bytes_read() -> u64 {
+        let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
+        let line = counts.lines().find_map(|line| line.strip_prefix("rchar:"));
+        line.unwrap().trim().parse().unwrap()
+    }
+
+    /// What is said of a folder, and how much has been read for it: nothing is waited for.
+    fn warning_of(folder: &Path) -> (String, u64) {
+        let (say, said) = mpsc::channel();
+        let folder = folder.to_owned();
+        thread::spawn(move || {
+            let before = bytes_read();
+            let warning = warning(&folder);
+            say.send((warning, bytes_read() - before))
+        });
+        said.recv_timeout(Duration::from_secs(60)).unwrap()
+    }
+
+    #[test]
+    fn rules_of_apache_are_read_from_short_files_alone() {
+        let folder = std::env::temp_dir().join(format!("tidegate-rules-{}", std::process::id()));
+        for name in ["pipe", "long", "loop"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let rules = |name: &str| folder.join(name).join(".htaccess");
+        let made = Command::new("mkfifo").arg(rules("pipe")).status().unwrap();
+        assert!(made.success());
+        fs::write(rules("long"), "Deny from all\n").unwrap();
+        let long = OpenOptions::new().write(true).open(rules("long")).unwrap();
+        long.set_len(100 << 20).unwrap();
+        std::os::unix::fs::symlink(".htaccess", rules("loop")).unwrap();
+        let (warning, read) = warning_of(&folder);
+        assert_eq!(warning, "");
+        assert!(read < 1 << 20, "{read} bytes have been read");
+        // What stands beside them is found all the same.
+        fs::create_dir(folder.join("short")).unwrap();
+        fs::write(rules("short"), "Deny from all\n").unwrap();
+        let (warning, _) = warning_of(&folder);
+        assert!(
+            warning.starts_with("Warning: short/.htaccess closes "),
+            "{warning}"
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn sockets_of_the_highest_version_come_first() {

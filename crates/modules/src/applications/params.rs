@@ -1,6 +1,8 @@
 //! What an application is told of a request: the lines of `fastcgi_param` (or `uwsgi_param`, `scgi_param`), then the fields of the
 //! request.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 use conf::{Arity, Contexts, Fault, Inherit, Part, ScopeRef, Setter, Setting, Template, Word};
 use framework::compile::Compiler;
@@ -12,6 +14,13 @@ use proto::header::Known;
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
+
+/// How many fields at most are gone through anew for each of them. Of more than that the time would grow with the square of their
+/// number, so that they are sorted, which takes memory.
+const FEW: usize = 32;
+
+/// A field of a request: what is known of its name, the name, and the value.
+type Field<'r> = (Known, &'r [u8], &'r [u8]);
 
 /// A line as written: name, value, and whether it is left out where the value is empty.
 pub(crate) type ParamLine = (Word, Word, bool);
@@ -134,19 +143,71 @@ impl Params {
         if !pass_request_headers {
             return;
         }
-        let fields = || request.client.known_headers();
-        for (at, (known, name, _)) in fields().enumerate() {
-            let is_it = move |(other_known, other, _): &(Known, &[u8], &[u8])| {
-                *other_known == known && other.eq_ignore_ascii_case(name)
-            };
-            let is_told = fields().take(at).any(|field| is_it(&field));
+        self.write_fields(request.client.known_headers(), writer);
+    }
+
+    /// Writes the fields of a request, those of one name as one where the first of them stands.
+    fn write_fields<'r>(
+        &self,
+        fields: impl Iterator<Item = Field<'r>> + Clone,
+        writer: &mut impl Variables,
+    ) {
+        match fields.clone().nth(FEW) {
+            None => self.write_few(fields, writer),
+            Some(_) => self.write_many(fields, writer),
+        }
+    }
+
+    /// The same where there are few: each looks for those of its name among all of them.
+    fn write_few<'r>(
+        &self,
+        fields: impl Iterator<Item = Field<'r>> + Clone,
+        writer: &mut impl Variables,
+    ) {
+        for (at, field) in fields.clone().enumerate() {
+            let (_, name, _) = field;
+            let is_it = move |other: &Field<'r>| is_same(&field, other);
+            let is_told = fields.clone().take(at).any(|other| is_it(&other));
             if is_told || self.replace(name) {
                 continue;
             }
-            let values = fields().filter(is_it);
+            let values = fields.clone().filter(is_it);
             writer.push_field(name, values.map(|(_, _, value)| value));
         }
     }
+
+    /// The same for any number: they are sorted, so that those of one name lie together.
+    fn write_many<'r>(&self, fields: impl Iterator<Item = Field<'r>>, writer: &mut impl Variables) {
+        let mut sorted: Vec<(usize, Field<'r>)> = fields.enumerate().collect();
+        // Those of one name keep their order.
+        sorted.sort_by(|(_, one), (_, other)| by_name(one, other));
+        let mut groups: Vec<&[(usize, Field<'r>)]> = sorted
+            .chunk_by(|(_, one), (_, other)| is_same(one, other))
+            .collect();
+        groups.sort_unstable_by_key(|group| group.first().map(|(at, _)| *at));
+        for group in groups {
+            if let Some((_, (_, name, _))) = group.first()
+                && !self.replace(name)
+            {
+                writer.push_field(name, group.iter().map(|(_, (_, _, value))| *value));
+            }
+        }
+    }
+}
+
+/// Whether two fields have one name.
+fn is_same((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) -> bool {
+    other_known == known && other.eq_ignore_ascii_case(name)
+}
+
+/// An order in which those that [are the same](is_same) lie together.
+fn by_name((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) -> Ordering {
+    let lower = |byte: &u8| byte.to_ascii_lowercase();
+    let by_bytes = || name.iter().map(lower).cmp(other.iter().map(lower));
+    (*known as u8)
+        .cmp(&(*other_known as u8))
+        .then_with(|| name.len().cmp(&other.len()))
+        .then_with(by_bytes)
 }
 
 /// A name as two that are the same have it.
@@ -159,6 +220,10 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use proto::cgi::Name;
+
     use super::*;
 
     fn param(name: &'static str, value: &'static str) -> Param {
@@ -185,5 +250,79 @@ mod tests {
         }
         let sent: Vec<_> = params.sent.iter().map(|param| &*param.name).collect();
         assert_eq!(sent, [&b"HTTP_X_OWN"[..], b"SCRIPT_NAME", b"HTTP_"]);
+    }
+
+    /// Names and values of what an application is told.
+    type Told = Vec<(Vec<u8>, Vec<u8>)>;
+
+    #[derive(Default)]
+    struct Listener(Told);
+
+    impl Variables for Listener {
+        fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
+            let mut written = Vec::new();
+            name.append(&mut written);
+            self.0.push((written, value.flatten().copied().collect()));
+        }
+    }
+
+    /// What it is told of fields in the plainest way, but for those of variables that are `replaced`.
+    fn plainly(fields: &[Field<'_>], replaced: &[&str]) -> Told {
+        let mut names: Vec<String> = Vec::new();
+        let mut told = Told::new();
+        for (_, name, value) in fields {
+            let name = String::from_utf8(name.to_ascii_lowercase()).unwrap();
+            let variable = format!("HTTP_{}", name.replace('-', "_").to_uppercase());
+            if replaced.contains(&&*variable) {
+                continue;
+            }
+            if let Some(at) = names.iter().position(|known| *known == name) {
+                let separator = if name == "cookie" { "; " } else { ", " };
+                told[at].1.extend_from_slice(separator.as_bytes());
+                told[at].1.extend_from_slice(value);
+            } else {
+                names.push(name);
+                told.push((variable.into_bytes(), value.to_vec()));
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn many_fields_are_told_as_few_are_without_going_through_all_for_each() {
+        let mut lines = Vec::new();
+        for number in 0..1000 {
+            lines.push((format!("X-{number}"), format!("value {number}")));
+            // Names that are the same, that are nearly so, and that are known.
+            match number % 7 {
+                0 => lines.push((format!("x-{}", number / 2), format!("again {number}"))),
+                1 => lines.push((format!("x_{number}"), "another name".to_owned())),
+                2 => lines.push((format!("x-{number}"), String::new())),
+                3 if number < 100 => lines.push(("cOOKIE".to_owned(), format!("c={number}"))),
+                4 if number < 100 => lines.push(("Accept".to_owned(), format!("a/{number}"))),
+                _ => {}
+            }
+        }
+        let fields: Vec<Field<'_>> = lines
+            .iter()
+            .map(|(name, value)| {
+                let name = name.as_bytes();
+                (Known::from_name(name), name, value.as_bytes())
+            })
+            .collect();
+        let params = Params::new(vec![param("HTTP_X_8", "own"), param("HTTP_X_500", "")]);
+        for length in [0, 1, 2, FEW - 1, FEW, FEW + 1, 100, fields.len()] {
+            let fields = &fields[..length];
+            let steps = Cell::new(0);
+            let counted = fields.iter().copied();
+            let counted = counted.inspect(|_| steps.set(steps.get() + 1));
+            let mut listener = Listener::default();
+            params.write_fields(counted, &mut listener);
+            let told = plainly(fields, &["HTTP_X_8", "HTTP_X_500"]);
+            assert!(listener.0 == told, "of {length} fields");
+            // The square of a small number, and no more than so many times the number of all.
+            let steps_max = length.min(FEW + 2) * 2 * length + FEW;
+            assert!(steps.get() <= steps_max, "{} for {length}", steps.get());
+        }
     }
 }
