@@ -378,6 +378,25 @@ fn an_adaptive_limit_grows_with_what_the_servers_can_do() {
 }
 
 #[test]
+fn those_that_hang_do_not_hold_up_the_others() {
+    for engine in engines::lines() {
+        let upstream = Upstream::start();
+        let server = Server::start(engine, &lines(&upstream, "concurrency_limit adaptive;", ""));
+        // Nothing is known of the servers yet: two may be under way.
+        let mut clients = vec![begin(server.port, "/0"), begin(server.port, "/1")];
+        upstream.wait_for(2);
+        clients.push(begin(server.port, "/2"));
+        wait_for_waiting(&server, 1);
+        upstream.wait_for(3);
+        upstream.answer_all();
+        for client in clients {
+            assert_eq!(status(&end(client)), 200);
+        }
+        wait_for("the end", || number(&server, "under_way") == 0);
+    }
+}
+
+#[test]
 fn a_request_counts_once_however_many_servers_it_tries_and_a_tunnel_not_at_all() {
     for engine in engines::lines() {
         let upstream = Upstream::start();
@@ -735,5 +754,29 @@ fn another_server_is_asked_rather_than_a_full_one() {
         both.sort_unstable();
         assert_eq!(both, [200, 504]);
         assert!(!server.error_log().contains("disabled"));
+    }
+}
+
+#[test]
+fn a_full_server_is_waited_for_while_the_others_are_out() {
+    for engine in engines::lines() {
+        let mut socket = Socket::full("alone");
+        let path = socket.path();
+        let text = format!(
+            "location / {{ proxy_pass http://app; }}
+[http]
+         upstream app {{ server 127.0.0.1:1 max_fails=1 fail_timeout=60s; server unix:{path}; }}"
+        );
+        let server = Server::start(engine, &text);
+        let first = begin(server.port, "/0");
+        server.wait_for_log("upstream server temporarily disabled");
+        let second = begin(server.port, "/1");
+        thread::sleep(Duration::from_millis(100));
+        let accepting = thread::spawn(move || (socket.accept(2), socket));
+        for client in [first, second] {
+            assert_eq!(status(&end(client)), 200, "{}", server.error_log());
+        }
+        let (paths, _socket) = accepting.join().unwrap();
+        assert_eq!(paths, ["/0", "/1"]);
     }
 }

@@ -3,13 +3,15 @@
 //!
 //! nginx's words and its outcome stand with each case. Where Tidegate means to differ that stands there too, with the reason.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, flags};
 use support::http2::Client;
-use support::{Server, engines, is_nginx};
+use support::{PATIENCE, Server, engines, is_nginx};
 
 use super::upstream::{
     Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, any, block, data, goaway, headers, reset, whole,
@@ -191,6 +193,7 @@ const CASES: &[Case] = &[
         "upstream rejected request with error 0"),
     Case::new("reset-in-the-body", |s| [ok(s), data(s, b"who", false), reset(s, ErrorCode::Cancel)].concat(), BrokenBody,
         "upstream rejected request with error 8"),
+    // An answer to a call of gRPC counts all the same: see `calls`.
     Case::new("reset-after-the-end", |s| [good(s), reset(s, ErrorCode::InternalError)].concat(), BrokenBody,
         "upstream rejected request with error 2").dripped(Whole, ""),
     Case::new("reset-without-error-after-the-end", |s| [good(s), reset(s, ErrorCode::NoError)].concat(), Whole, ""),
@@ -558,6 +561,39 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
     }
     let more = upstream.record().connections - connections;
     (more > 0).then(|| format!("{more} connections more"))
+}
+
+/// A client of HTTP/1 that has not sent all of its body has no answer yet: nobody takes heads of it.
+#[test]
+fn interim_heads_do_not_pile_up() {
+    if is_nginx() {
+        return; // it takes none
+    }
+    let long = "x".repeat(3500);
+    // More than come before any answer; fewer, but longer.
+    let floods = [(101, "x"), (90, &*long)];
+    let lines = "location / { by_pass by://UP; }\n[http]\nproxy_request_buffering off;";
+    each(|engine, by| {
+        for (count, value) in floods {
+            let upstream = Upstream::bind();
+            let server = server(engine, by, lines, &upstream);
+            let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n";
+            client.write_all(head.as_bytes()).unwrap();
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            let stream = peer.wait_for_head();
+            for _ in 0..count {
+                peer.head(stream, &[(":status", "103"), ("x", value)], false);
+            }
+            assert_eq!(peer.wait_for_reset(stream), ErrorCode::EnhanceYourCalm);
+            assert_eq!(super::read_answer(&mut client, false).status, 502);
+            let text = "upstream sent too many informational responses while reading response header from upstream";
+            assert_eq!(lines_with(&server, 0, text, 1), 1);
+            upstream.assert_clean();
+        }
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use proto::h2::ErrorCode;
 use support::http2::{Client, Response};
 use support::{engines, is_nginx};
 
-use super::upstream::{Peer, Upstream, whole};
+use super::upstream::{Peer, Upstream, data, headers, reset, whole};
 use super::{By, lines_with, open, pairs, post, server, wait_for};
 
 /// Runs a test on each engine, unless nginx is asked.
@@ -80,7 +80,7 @@ fn answers_of_ours_to_calls_have_a_status_of_grpc() {
             assert_eq!(call(&mut client, "/limited", &[]).text(), "ok");
             for (path, http, grpc) in [
                 ("/down", 502, "14"),
-                ("/resets", 502, "14"),
+                ("/resets", 502, "13"),
                 ("/silent", 504, "14"),
                 ("/denied", 403, "7"),
                 ("/unknown", 401, "16"),
@@ -128,6 +128,126 @@ fn answers_of_ours_to_calls_have_a_status_of_grpc() {
                     "{response:?}"
                 );
             }
+        }
+    });
+}
+
+/// <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>.
+#[test]
+fn a_reset_before_an_answer_has_the_status_of_its_code() {
+    let lines = "location / { by_pass by://UP; }
+        location /two/ { by_pass by://two; by_next_upstream invalid_header non_idempotent; }
+        [http]
+        upstream two { server UP max_fails=0; server 127.0.0.1:1 backup; }";
+    each_engine(|engine| {
+        let upstream = Upstream::serve(|peer, heard| {
+            if let Some(stream) = whole(heard) {
+                let path = peer.requests[&stream].path();
+                let number = path.rsplit('/').next().unwrap().parse().unwrap();
+                peer.reset(stream, ErrorCode::from_number(number));
+            }
+        });
+        let server = server(engine, By::Grpc, lines, &upstream);
+        let mut client = Client::connect(server.port);
+        for (code, expected) in [
+            (ErrorCode::NoError, "13"),
+            (ErrorCode::ProtocolError, "13"),
+            (ErrorCode::InternalError, "13"),
+            (ErrorCode::FlowControlError, "13"),
+            (ErrorCode::FrameSizeError, "13"),
+            (ErrorCode::RefusedStream, "14"),
+            (ErrorCode::Cancel, "1"),
+            (ErrorCode::CompressionError, "13"),
+            (ErrorCode::ConnectError, "13"),
+            (ErrorCode::EnhanceYourCalm, "8"),
+            (ErrorCode::InadequateSecurity, "7"),
+        ] {
+            let path = format!("/{}", code.number());
+            check(&call(&mut client, &path, &[]), 502, expected, &path);
+        }
+        // Where the next server is not there that is what has become of the call.
+        check(&call(&mut client, "/two/8", &[]), 502, "14", "/two/8");
+        upstream.assert_clean();
+    });
+}
+
+#[test]
+fn an_answer_to_a_call_that_has_come_whole_is_not_changed_by_a_reset() {
+    each_engine(|engine| {
+        let upstream = Upstream::serve(|peer, heard| {
+            let Some(stream) = whole(heard) else { return };
+            let answer = match peer.requests[&stream].path() {
+                "/only" => headers(stream, &[(":status", "200"), ("grpc-status", "5")], true),
+                _ => [
+                    headers(stream, &[(":status", "200")], false),
+                    data(stream, &message(b"one"), false),
+                    headers(stream, &[("grpc-status", "0")], true),
+                ]
+                .concat(),
+            };
+            // All at once.
+            peer.send(&[answer, reset(stream, ErrorCode::InternalError)].concat());
+        });
+        let server = server(
+            engine,
+            By::Grpc,
+            "location / { by_pass by://UP; }",
+            &upstream,
+        );
+        let mut client = Client::connect(server.port);
+        let response = call(&mut client, "/", &[]);
+        assert_eq!((response.status, &response.body), (200, &message(b"one")));
+        assert_eq!(response.trailers, pairs(&[("grpc-status", "0")]));
+        let response = call(&mut client, "/only", &[]);
+        assert_eq!(
+            (response.status, response.field("grpc-status")),
+            (200, Some("5"))
+        );
+        assert!(!server.error_log().contains("[error]"));
+        upstream.assert_clean();
+    });
+}
+
+/// A length of nothing is that of the body: trailers follow it all the same (RFC 9113, section 8.1).
+#[test]
+fn trailers_follow_a_length_of_nothing() {
+    each_engine(|engine| {
+        for is_at_once in [true, false] {
+            let upstream = Upstream::serve(move |peer, heard| {
+                let Some(stream) = whole(heard) else { return };
+                let fields = [
+                    (":status", "200"),
+                    ("content-type", "application/grpc"),
+                    ("content-length", "0"),
+                ];
+                let head = headers(stream, &fields, false);
+                let fields = [("grpc-status", "5"), ("grpc-message", "none")];
+                let end = headers(stream, &fields, true);
+                if is_at_once {
+                    return peer.send(&[head, end].concat());
+                }
+                peer.send(&head);
+                thread::sleep(Duration::from_millis(50));
+                peer.send(&end);
+            });
+            let server = server(
+                engine,
+                By::Grpc,
+                "location / { by_pass by://UP; grpc_web on; }",
+                &upstream,
+            );
+            let mut client = Client::connect(server.port);
+            let response = call(&mut client, "/", &[]);
+            assert!(response.ended && response.body.is_empty(), "{response:?}");
+            let expected = pairs(&[("grpc-status", "5"), ("grpc-message", "none")]);
+            assert_eq!(response.trailers, expected);
+            // To a browser they are a frame of the body.
+            let fields = "Content-Type: application/grpc-web+proto\r\n";
+            let answer = post(server.port, "/", fields, "\0\0\0\0\x01x");
+            let expected = trailers("grpc-status: 5\r\ngrpc-message: none\r\n");
+            assert_eq!((answer.status, answer.is_whole), (200, true));
+            assert_eq!(answer.body, expected);
+            upstream.assert_clean();
         }
     });
 }

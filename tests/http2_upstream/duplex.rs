@@ -1,12 +1,14 @@
 //! Both ways at once: an answer begins, and ends, while its request still comes; and trailers.
 
 use std::collections::VecDeque;
+use std::io::Write;
+use std::net::TcpStream;
 use std::thread;
 
 use proto::h2::frame::{self, Kind, flags};
 use proto::h2::{ErrorCode, settings};
 use support::http2::{Client, Response};
-use support::is_nginx;
+use support::{PATIENCE, is_nginx};
 
 use super::flow::{bytes, is_still};
 use super::upstream::{Heard, Upstream, WINDOW_AT_FIRST, data, plain, whole};
@@ -116,6 +118,29 @@ fn an_early_answer_is_the_answer() {
         assert_eq!((response.status, response.field("x-own")), (413, Some("1")));
         let response = client.response(asked);
         assert!(response.ended, "{response:?}");
+        upstream.assert_clean();
+    });
+}
+
+#[test]
+fn an_interim_head_does_not_end_what_is_sent() {
+    each(|engine, by| {
+        let upstream = Upstream::bind();
+        let server = server(engine, by, AT_ONCE, &upstream);
+        let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n";
+        client.write_all(head.as_bytes()).unwrap();
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        let stream = peer.wait_for_head();
+        peer.wait_until(|peer| peer.requests[&stream].body == b"ab");
+        peer.head(stream, &[(":status", "103"), ("link", "</a>")], false);
+        assert!(is_still(&mut peer));
+        client.write_all(b"2\r\ncd\r\n0\r\n\r\n").unwrap();
+        assert_eq!(peer.wait_for_rest(stream).body, b"abcd");
+        peer.answer(stream, "200", b"ok");
+        assert_eq!(super::read_answer(&mut client, false).text(), "ok");
         upstream.assert_clean();
     });
 }

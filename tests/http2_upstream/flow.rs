@@ -9,7 +9,7 @@ use support::http2::Client;
 use support::{PATIENCE, Server, is_nginx};
 
 use super::upstream::{Heard, INITIAL_WINDOW_SIZE, Peer, Upstream, WINDOW_AT_FIRST, data, whole};
-use super::{By, each, get, lines_with, server, wait_for};
+use super::{By, each, get, lines_with, open, send, server, wait_for};
 
 /// Passes on to a group that keeps connections, as it comes.
 const KEPT: &str = "location / { by_pass by://u; } location /buffered { proxy_pass http://u; proxy_buffering on; proxy_request_buffering on; }
@@ -140,6 +140,39 @@ fn a_window_that_is_never_opened_is_a_timeout() {
             }
             let expected = if of_connection { 0 } else { 10 };
             assert_eq!(peer.requests[&stream].body.len(), expected);
+            upstream.assert_clean();
+        }
+    });
+}
+
+#[test]
+fn the_end_of_a_body_needs_no_window() {
+    if is_nginx() {
+        return; // it waits for one
+    }
+    each(|engine, by| {
+        // Neither that of the stream, nor that of the connection, which others have used up.
+        for of_connection in [false, true] {
+            let upstream = Upstream::bind();
+            let server = kept_server(engine, by, "60s", &upstream);
+            let window = if of_connection { 1 << 20 } else { 4 };
+            let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, window)]);
+            let mut client = Client::connect(server.port);
+            let asked = open(&mut client, "/", &[]);
+            send(&mut client, asked, b"1234", false);
+            let stream = peer.wait_for_head();
+            peer.wait_until(|peer| peer.requests[&stream].body == b"1234");
+            if of_connection {
+                let (body, port) = (bytes(WINDOW_AT_FIRST as usize - 4), server.port);
+                let beside = thread::spawn(move || upload(port, "/", &body));
+                let other = peer.wait_for_request().stream;
+                peer.answer(other, "200", b"ok");
+                assert_eq!(beside.join().unwrap().text(), "ok");
+            }
+            send(&mut client, asked, b"", true);
+            assert_eq!(peer.wait_for_rest(stream).body, b"1234");
+            peer.answer(stream, "200", b"ok");
+            assert_eq!(client.response(asked).text(), "ok");
             upstream.assert_clean();
         }
     });

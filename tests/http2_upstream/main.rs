@@ -6,6 +6,7 @@
 
 mod bad;
 mod calls;
+mod checks;
 mod duplex;
 mod flow;
 mod retries;

@@ -184,6 +184,34 @@ fn a_body_of_which_some_has_gone_is_sent_again_whole_or_not_at_all() {
     });
 }
 
+#[test]
+fn what_is_refused_goes_to_the_same_server_where_no_other_is_left() {
+    if is_nginx() {
+        return; // it takes that for an invalid head
+    }
+    // Nothing listens there.
+    let lines = GROUP
+        .replace("NEXT", "")
+        .replace("OTHER", "server 127.0.0.1:1;");
+    each(|engine, by| {
+        for by_goaway in [false, true] {
+            let count = AtomicUsize::new(0);
+            let upstream = Upstream::serve(each_request(move |peer, stream| {
+                match count.fetch_add(1, Ordering::SeqCst) {
+                    0 if by_goaway => peer.send(&goaway(0, ErrorCode::NoError)),
+                    0 => peer.reset(stream, ErrorCode::RefusedStream),
+                    _ => peer.answer(stream, "200", b"ok"),
+                }
+            }));
+            let server = server(engine, by, &lines, &upstream);
+            let answer = post(server.port, "/", "", "12345");
+            assert_eq!(answer.text(), "ok", "{by_goaway}: {}", server.error_log());
+            assert_eq!(upstream.record().asked.len(), 2);
+            upstream.assert_clean();
+        }
+    });
+}
+
 /// What comes of a request whose first server does this with it.
 fn outcome(
     engine: &str,
@@ -301,6 +329,33 @@ fn a_kept_connection_that_has_ended_costs_nothing() {
         // A POST may have been acted upon.
         let answer = post(server.port, "/", "", "12345");
         assert_eq!(answer.status, 502);
+        upstream.assert_clean();
+    });
+}
+
+/// It has not ended before they have begun on it, so that each of them has had its try.
+#[test]
+fn a_connection_with_others_on_it_is_none_that_was_kept() {
+    if is_nginx() {
+        return; // requests at once have connections of their own
+    }
+    each(|engine, by| {
+        let upstream = Upstream::bind();
+        let other = Upstream::serve(plain);
+        let lines = lines("by_next_upstream_tries 1;", Some(&other));
+        let server = server(engine, by, &lines, &upstream);
+        let mut client = Client::connect(server.port);
+        let first = client.request("/first", &[]);
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        peer.wait_for_request();
+        let second = client.request("/second", &[]);
+        peer.wait_for_request();
+        peer.close();
+        for stream in [first, second] {
+            assert_eq!(client.response(stream).status, 502);
+        }
+        assert_eq!((upstream.record().connections, other.heads()), (1, 0));
         upstream.assert_clean();
     });
 }

@@ -255,6 +255,41 @@ fn without_a_group_connections_end_with_their_last_request() {
     });
 }
 
+/// Servers of gRPC end connections over which PINGs come more than once in five minutes without anything of theirs between
+/// (<https://github.com/grpc/grpc/blob/master/doc/keepalive.md>).
+#[test]
+fn a_server_that_is_alive_is_asked_no_more_for_each_answer_that_does_not_come() {
+    if is_nginx() {
+        return;
+    }
+    let lines = "location / { by_pass by://u; by_read_timeout 1300ms; }
+        [http]
+        upstream u { server UP max_fails=0; keepalive 4; }";
+    each(|engine, by| {
+        let upstream = Upstream::serve(|peer, heard| {
+            if let Some(stream) = whole(heard)
+                && peer.requests[&stream].path() == "/answered"
+            {
+                peer.answer(stream, "200", b"ok");
+            }
+        });
+        let server = server(engine, by, lines, &upstream);
+        let silence = || {
+            assert_eq!(get(server.port, "/silent").status, 504);
+            // What is asked has been answered by then.
+            thread::sleep(Duration::from_millis(100));
+            let record = upstream.record();
+            let frames = record.frames.iter();
+            frames.filter(|noted| noted.head.kind == Kind::Ping).count()
+        };
+        assert_eq!([silence(), silence()], [1, 1]);
+        assert_eq!(get(server.port, "/answered").text(), "ok");
+        assert_eq!(silence(), 2);
+        assert_eq!(upstream.record().connections, 1);
+        upstream.assert_clean();
+    });
+}
+
 #[test]
 fn a_client_that_leaves_ends_its_own_stream() {
     each(|engine, by| {

@@ -13,13 +13,13 @@ use support::is_nginx;
 use super::upstream::{Upstream, plain};
 use super::{each, get, lines_with, server};
 
-fn file(name: &str) -> PathBuf {
+pub(crate) fn file(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls/upstream");
     folder.join(name)
 }
 
 /// A server for good.example that speaks these protocols.
-fn config(protocols: &[&str]) -> ServerConfig {
+pub(crate) fn config(protocols: &[&str]) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let certificates = CertificateDer::pem_file_iter(file("good.example.crt")).unwrap();
     let key = PrivateKeyDer::from_pem_file(file("good.example.key")).unwrap();

@@ -29,11 +29,14 @@ const EXPECTED_MAX: Duration = Duration::from_secs(6);
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The lines in which someone waits. Locked where a backlog is full, which is seldom, and for as long as it takes to look up
+/// Lines in which none waits are kept, since they know how fast they have moved of late, up to so many sockets.
+const EMPTY_MAX: usize = 100;
+
+/// The lines of sockets that have been full. Locked where a backlog is full, which is seldom, and for as long as it takes to look up
 /// one of them.
 static LINES: Mutex<BTreeMap<PathBuf, Line<Waits>>> = Mutex::new(BTreeMap::new());
 
-/// How many they are, for those who look without locking.
+/// In how many of them others wait, for those who look without locking.
 static LINES_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug, Default)]
@@ -54,7 +57,9 @@ fn lock() -> MutexGuard<'static, Lines> {
 pub fn is_full(address: &Address) -> bool {
     match address {
         Address::Unix(path) if LINES_COUNT.load(Ordering::Acquire) > 0 => {
-            lock().contains_key(path.as_path())
+            let lines = lock();
+            let line = lines.get(path.as_path());
+            line.is_some_and(|line| !line.is_empty())
         }
         Address::Unix(_) | Address::Inet(_) => false,
     }
@@ -87,24 +92,31 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits behind all others; `None` where too many wait already, or for too long. `connect_timeout` is how long it may wait, `given` how
-    /// many requests the peer has not done, those that wait included.
+    /// Waits behind all others; `None` where too many wait already, or for too long. `connect_timeout` is how long it may wait, `unheard` how
+    /// many requests the peer has still to answer, those that wait included.
     pub fn wait(
         path: &Path,
         now: Instant,
         connect_timeout: Duration,
-        given: usize,
+        unheard: usize,
     ) -> Option<Turn> {
         let mut lines = lock();
+        if lines.len() >= EMPTY_MAX {
+            lines.retain(|_, line| !line.is_empty());
+        }
         let line = lines.entry(path.to_owned()).or_default();
         line.pace().advance(since_beginning(now), true);
         let expected_max = EXPECTED_MAX.min(connect_timeout);
-        let others = given.saturating_sub(line.len() + 1);
+        let others = unheard.saturating_sub(line.len() + 1);
         if line.len() >= WAITING_MAX || !line.has_room(others, expected_max, true) {
+            let is_busy = !line.is_empty();
+            line.pace().advance(since_beginning(now), is_busy);
             return None;
         }
+        if line.is_empty() {
+            LINES_COUNT.fetch_add(1, Ordering::Release);
+        }
         let number = line.join(Waits::default());
-        LINES_COUNT.store(lines.len(), Ordering::Release);
         Some(Turn {
             path: path.to_owned(),
             number,
@@ -169,11 +181,11 @@ impl Drop for Turn {
         if self.is_connected {
             line.pace().served();
         }
-        line.pace().advance(now, true);
+        let is_busy = !line.is_empty();
+        line.pace().advance(now, is_busy);
         let mut called = None;
         if line.is_empty() {
-            lines.remove(&self.path);
-            LINES_COUNT.store(lines.len(), Ordering::Release);
+            LINES_COUNT.fetch_sub(1, Ordering::Release);
         } else if was_first {
             called = call_first(line);
         }

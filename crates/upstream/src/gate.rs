@@ -159,6 +159,10 @@ impl Core {
     fn settle(&mut self, now: Duration, woken: &mut Vec<Waker>) {
         let streams = self.answering.advance(now.as_secs());
         self.under_way = self.under_way.saturating_sub(streams);
+        let others_wait = !self.line.is_empty() && self.under_way >= self.limit();
+        if let Limit::Adaptive(limiter) = &mut self.limit {
+            limiter.look(now, others_wait);
+        }
         let mut limit = self.limit();
         while self.under_way < limit
             && let Some(sleeper) = self.line.call()
@@ -213,10 +217,11 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to it, and then lets those through who may go on.
+    /// Does something to it as it is at this moment, and then lets those through who may go on.
     fn with<R>(&self, now: Duration, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut woken = Vec::new();
         let mut core = self.lock();
+        core.settle(now, &mut woken);
         let done = act(&mut core);
         core.settle(now, &mut woken);
         drop(core);
@@ -244,7 +249,6 @@ impl Gate {
                 let begun = core.begin(now);
                 return Entry::Admitted(Admitted::new(self, now, begun));
             }
-            // How fast the line moves, up to this moment.
             core.line.pace().advance(now, true);
             let is_known = match &core.limit {
                 Limit::Adaptive(limiter) => limiter.is_settled(),

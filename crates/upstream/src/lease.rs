@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::net::Address;
+
 use crate::backlog;
 use crate::balancer::{Latency, Method};
 use crate::outliers::{self, Outliers, PutOut};
@@ -20,6 +22,8 @@ pub struct Lease {
     since: u64,
     /// Counted among those that have not been answered.
     in_flight: bool,
+    /// Counted among those of which nothing has been answered.
+    is_unheard: bool,
     /// How long the answer takes is still to be told.
     is_open: bool,
     /// There is a connection to the peer, which ends when this does.
@@ -42,6 +46,10 @@ impl Lease {
         if in_flight {
             peer.state().in_flight.begin(now);
         }
+        let is_unheard = matches!(peer.address, Address::Unix(_));
+        if is_unheard {
+            peer.state().note_unheard(true);
+        }
         Some(Lease {
             peers: Arc::clone(peers),
             side,
@@ -49,6 +57,7 @@ impl Lease {
             method,
             since: now,
             in_flight,
+            is_unheard,
             is_open: true,
             is_connected: false,
         })
@@ -108,6 +117,7 @@ impl Lease {
 
     /// The head of its answer has come after this time.
     pub fn head_came(&mut self, after: Duration) {
+        self.heard();
         self.settle(engine::now(), |latency, now, _| latency.note(now, after));
         let Some(timed) = self.method.timed() else {
             return;
@@ -136,6 +146,14 @@ impl Lease {
         }
     }
 
+    fn heard(&mut self) {
+        if std::mem::take(&mut self.is_unheard)
+            && let Some(peer) = self.peer()
+        {
+            peer.state().note_unheard(false);
+        }
+    }
+
     fn answered(&mut self, after: u64) {
         if std::mem::take(&mut self.in_flight)
             && let Some(peer) = self.peer()
@@ -147,6 +165,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.heard();
         self.answered(0);
         self.settle(engine::now(), |latency, now, after| {
             latency.note_at_least(now, after);

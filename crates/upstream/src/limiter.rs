@@ -8,6 +8,9 @@
 //!      └────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else: one more is
+//! let through for each second of that, and the base is not measured then.
+//!
 //! The *base* is how long answers take while few requests are under way. The limit follows the *gradient*, the base (and half of
 //! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
 //! averaged as geometric means, since it is by ratios that they are compared: an answer that took a hundred times as long as others do, or a
@@ -45,6 +48,10 @@ const WINDOWS_AMISS: u32 = 3;
 const BASE_AGE_MIN: Duration = Duration::from_secs(5);
 /// Measuring gives up after this time, for want of answers.
 const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
+/// So much longer than the base none is answered where those who are under way are slow by themselves, or
+const STUCK_SHARE: f64 = 10.0;
+/// this long where that is more, or there is no base.
+const STUCK_MIN: Duration = Duration::from_secs(1);
 
 /// A limit that follows how long answers take.
 #[derive(Debug)]
@@ -57,7 +64,11 @@ pub(crate) struct Limiter {
     base: Option<f64>,
     window: Window,
     measured_at: Duration,
+    /// When the first was let through since the base is being measured.
+    measuring_since: Option<Duration>,
     measuring_took: Duration,
+    /// When one was let through, answered or let through out of turn last.
+    moved_at: Duration,
     amiss: u32,
 }
 
@@ -98,7 +109,9 @@ impl Limiter {
             base: None,
             window: Window::default(),
             measured_at: now,
+            measuring_since: None,
             measuring_took: Duration::ZERO,
+            moved_at: now,
             amiss: 0,
         }
     }
@@ -118,16 +131,45 @@ impl Limiter {
 
     /// So few that their answers tell the base.
     fn few(&self) -> usize {
-        (self.limit / 4.0).max(LIMIT_MIN) as usize
+        let share = match self.base {
+            Some(_) => self.limit / 4.0,
+            None => self.limit,
+        };
+        share.max(LIMIT_MIN) as usize
+    }
+
+    /// What time alone changes; `others_wait` where as many are under way as may be, and others wait.
+    pub(crate) fn look(&mut self, now: Duration, others_wait: bool) {
+        let is_stuck = others_wait && now.saturating_sub(self.moved_at) > self.stuck_after();
+        let is_measuring = self.doing == Doing::Measuring && self.base.is_some();
+        let measured_for = self.measuring_since.map(|since| now.saturating_sub(since));
+        if is_measuring && (is_stuck || measured_for.is_some_and(|time| time > MEASURING_TIME_MAX))
+        {
+            self.follow(now, Doing::Following);
+        } else if is_stuck {
+            let more = match self.base {
+                Some(_) => 1.0,
+                None => self.limit,
+            };
+            self.limit = (self.limit + more).min(LIMIT_MAX);
+        }
+        if is_stuck {
+            self.moved_at = now;
+        }
+    }
+
+    fn stuck_after(&self) -> Duration {
+        let base = self.base.map_or(0.0, f64::exp) * STUCK_SHARE;
+        Duration::try_from_secs_f64(base)
+            .unwrap_or(Duration::MAX)
+            .max(STUCK_MIN)
     }
 
     /// A request is let through, the last of so many that are under way.
     pub(crate) fn begin(&mut self, now: Duration, under_way: usize) -> Begun {
-        if self.doing == Doing::Measuring
-            && now.saturating_sub(self.measured_at) > MEASURING_TIME_MAX
-            && self.base.is_some()
-        {
-            self.follow(now, Doing::Following);
+        self.moved_at = self.moved_at.max(now);
+        if self.doing == Doing::Measuring {
+            self.measuring_since.get_or_insert(now);
         }
         Begun {
             era: self.era,
@@ -137,6 +179,7 @@ impl Limiter {
 
     /// Its answer came after `time`.
     pub(crate) fn answered(&mut self, now: Duration, begun: Begun, time: Duration) {
+        self.moved_at = self.moved_at.max(now);
         let is_of_few = begun.beside <= self.few();
         if begun.era != self.era || (self.doing == Doing::Measuring && !is_of_few) {
             return;
@@ -162,10 +205,10 @@ impl Limiter {
     fn judge(&mut self, now: Duration, window: Window) {
         let mean = window.sum / f64::from(window.answers);
         let Some(base) = self.base.filter(|_| self.doing != Doing::Measuring) else {
-            self.base = Some(mean);
-            self.measuring_took = now.saturating_sub(self.measured_at);
+            let is_first = self.base.replace(mean).is_none() || self.limit <= LIMIT_MIN;
+            let since = self.measuring_since.unwrap_or(now);
+            self.measuring_took = now.saturating_sub(since);
             let was_amiss = std::mem::take(&mut self.amiss) >= WINDOWS_AMISS;
-            let is_first = self.limit <= LIMIT_MIN;
             return self.follow(
                 now,
                 match is_first || was_amiss {
@@ -206,6 +249,7 @@ impl Limiter {
         if is_old || (self.amiss >= WINDOWS_AMISS && age > BASE_AGE_MIN) {
             self.doing = Doing::Measuring;
             self.measured_at = now;
+            self.measuring_since = None;
             self.era += 1;
         }
     }

@@ -115,6 +115,8 @@ pub(crate) struct Pace {
 impl Pace {
     /// It is this moment, and from now on all are as busy as they can be, or not.
     pub(crate) fn advance(&mut self, now: Duration, is_busy: bool) {
+        // Each thread has its own idea of now: no time passes twice.
+        let now = now.max(self.looked_at);
         let time = now.saturating_sub(self.looked_at).as_secs_f64();
         let memory = MEMORY.as_secs_f64();
         let kept = (-time / memory).exp();
@@ -185,6 +187,18 @@ mod tests {
         assert!(pace.time_for(100).unwrap() > SECOND * 10);
         pace.advance(now + SECOND * 5000, true);
         assert!(pace.time_for(2).unwrap() > SECOND * 9);
+        // No time passes twice where those who look have different ideas of now.
+        let mut pace = Pace::default();
+        pace.advance(SECOND, true);
+        for _ in 0..1000 {
+            pace.advance(SECOND + SECOND / 100, true);
+            pace.advance(SECOND, true);
+            pace.served();
+        }
+        assert!(pace.time_for(1000).unwrap() <= SECOND / 100);
+        let mut pace = Pace::default();
+        pace.advance(now, true);
+        (0..20).for_each(|_| pace.served());
         // While there is nothing to do, all of that is forgotten.
         pace.advance(now + SECOND * 5001, false);
         pace.advance(now + SECOND * 5020, false);

@@ -83,8 +83,8 @@ impl Queue {
     }
 }
 
-/// A place among those who wait, as long as it is held. One who has been called and leaves without having been served has the next
-/// one called.
+/// A place among those who wait, as long as it is held. A call that has come since its holder looked last is the next one's when it
+/// leaves, served or not.
 #[derive(Debug)]
 pub struct Place {
     queue: Arc<Queue>,
@@ -105,11 +105,6 @@ impl Place {
             Poll::Pending
         });
         either(calling, engine::sleep(LOOK)).await;
-    }
-
-    /// It has what it waited for: a call that has come meanwhile is left to no one.
-    pub fn served(self) {
-        self.queue.lock().uncalled.insert(self.number);
     }
 }
 
@@ -148,8 +143,8 @@ mod tests {
         // It leaves as it is called.
         drop(first);
         assert!(is_called(&third));
-        second.served();
-        third.served();
+        drop(second);
+        drop(third);
         assert!(queue.is_empty());
         // A call that finds no one is no call for who comes later.
         queue.call_next();

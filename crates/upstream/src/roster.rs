@@ -122,6 +122,8 @@ impl Roster {
     /// mean.
     pub(crate) fn adopt(&self, previous: &Roster) {
         let before = previous.peers();
+        // What has a state of its own adopts none: before each list that others follow from, not after the last of them.
+        self.peers().adopt(&before);
         for (number, host) in self.hosts.iter().enumerate() {
             let same = |known: &Host| {
                 (&known.name, &known.service, known.side) == (&host.name, &host.service, host.side)
@@ -142,8 +144,8 @@ impl Roster {
                     })
                 });
             self.resolved(number, &found.collect::<Vec<_>>());
+            self.peers().adopt(&before);
         }
-        self.peers().adopt(&before);
     }
 }
 

@@ -28,6 +28,10 @@ pub struct Selection {
     /// The peer that it wants, by its name.
     hint: Option<Bytes>,
     search: Search,
+    /// The place of the peer chosen last, until it has failed or answered.
+    chosen: Option<(SideOf, usize)>,
+    /// That of one which has been let off without a try being counted: it is asked again where no other is left, once.
+    again: Option<(SideOf, usize)>,
     /// The peer that is being asked.
     lease: Option<Lease>,
     /// That peer had been put out.
@@ -64,6 +68,8 @@ impl Selection {
             key: Key::Nothing,
             hint: None,
             search: Search::default(),
+            chosen: None,
+            again: None,
             lease: None,
             is_back: false,
             is_counted: false,
@@ -98,9 +104,11 @@ impl Selection {
         self.tries_left
     }
 
-    /// A try that does not count: its connection had been kept, and may have ended before the peer saw the request.
+    /// A try that does not count: its connection had been kept, and may have ended before the peer saw the request. A peer that was
+    /// [let off](Self::let_off) has said that it did not look at it, and may be asked again.
     pub fn try_once_more(&mut self) {
         self.tries_left += 1;
+        self.again = self.chosen.take().or(self.again);
     }
 
     /// Chooses a peer, which has this request until the selection is told what has come of it; `None` when none is left that may be
@@ -140,6 +148,18 @@ impl Selection {
         self.lease.as_ref()?.peer()
     }
 
+    /// Whether there is a peer that has not been tried, nor chosen, and may be asked now.
+    pub fn has_others(&self, now: Instant) -> bool {
+        let now = millis(now);
+        let here = self.peers.side(self.side).iter().enumerate();
+        let mut untried = here.filter(|(index, _)| !self.tried.contains(*index));
+        let is_of_peers = self.side == SideOf::Peers;
+        let mut backup = self.peers.backup.iter();
+        self.tries_left > 1
+            && (untried.any(|(_, peer)| peer.is_live(now))
+                || (is_of_peers && backup.any(|peer| peer.is_live(now))))
+    }
+
     /// Whether a peer has been tried in vain.
     pub fn has_tried(&self) -> bool {
         self.tries_made > 0
@@ -166,6 +186,7 @@ impl Selection {
         self.side = SideOf::Peers;
         self.tried = Tried::default();
         self.search = Search::default();
+        (self.chosen, self.again) = (None, None);
     }
 
     fn take_next(&mut self, now: u64) -> Option<Lease> {
@@ -194,9 +215,23 @@ impl Selection {
             self.search = Search::default();
             chosen = self.choose(now, true);
         }
-        let chosen = chosen?;
+        let Some(chosen) = chosen else {
+            return self.take_again(now);
+        };
         self.tried.insert(chosen);
+        self.chosen = Some((self.side, chosen));
         self.lease(chosen, now)
+    }
+
+    /// The peer that may be asked again, now that no other is left.
+    fn take_again(&mut self, now: u64) -> Option<Lease> {
+        let (side, index) = self.again.take()?;
+        let peer = self.peers.side(side).get(index)?;
+        if !peer.is_live_by_name(now) {
+            return None;
+        }
+        self.chosen = Some((side, index));
+        Lease::begin(&self.peers, side, index, now, self.group.method())
     }
 
     fn lease(&self, index: usize, now: u64) -> Option<Lease> {
@@ -224,6 +259,7 @@ impl Selection {
     /// The peer chosen last has failed, which is its own fault, and has the request no longer.
     pub fn failed(&mut self, now: Instant) -> Failed {
         self.count_try();
+        self.chosen = None;
         let put_out = self.judge(now, false);
         let disabled = self.lease.take().is_some_and(|mut lease| lease.fail(now));
         Failed { disabled, put_out }
@@ -264,6 +300,7 @@ impl Selection {
     /// The peer chosen last has answered: who reads the answer has the lease.
     pub fn answered(&mut self) -> Option<Lease> {
         self.count_try();
+        self.chosen = None;
         let lease = self.lease.take()?;
         lease.succeed();
         Some(lease)

@@ -18,6 +18,8 @@ pub struct State {
     penalty: AtomicI64,
     /// Requests that it has been given and that have not ended.
     connections: AtomicUsize,
+    /// Those among them of which nothing has been answered, where it is a Unix socket whose backlog may be waited for.
+    unheard: AtomicUsize,
     fails: AtomicU64,
     /// When it failed last.
     failed_at: Moment,
@@ -91,6 +93,19 @@ impl State {
     /// Requests that it has been given and that have not ended.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Requests among these of which nothing has been answered; counted for Unix sockets alone.
+    pub fn unheard(&self) -> usize {
+        self.unheard.load(Ordering::Relaxed)
+    }
+
+    /// One is to be answered, or that has come or will come no more.
+    pub(crate) fn note_unheard(&self, is_one_more: bool) {
+        match is_one_more {
+            true => self.unheard.fetch_add(1, Ordering::Relaxed),
+            false => self.unheard.fetch_sub(1, Ordering::Relaxed),
+        };
     }
 
     /// Requests among these that are waiting for their answers, where `least_time … inflight` counts them.

@@ -149,6 +149,45 @@ fn a_kept_connection_that_has_ended_costs_no_try() {
     assert_eq!(name(selection.next(now)), "a");
 }
 
+/// RFC 9113, section 8.7: what a peer has not looked at may be sent again, be it to the same one.
+#[test]
+fn a_peer_that_has_not_looked_at_a_request_is_asked_again_where_no_other_is_left() {
+    let forgiving = with(peer("a"), |peer| peer.max_fails = 0);
+    let group = group(vec![forgiving, peer("b")], vec![peer("c")]);
+    let now = Instant::now();
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(name(selection.next(now)), "a");
+    selection.let_off();
+    selection.try_once_more();
+    for expected in ["b", "c"] {
+        assert_eq!(name(selection.next(now)), expected);
+        assert!(selection.failed(now).disabled);
+    }
+    assert_eq!(selection.tries_left(), 1);
+    assert_eq!(name(selection.next(now)), "a");
+    selection.failed(now);
+    assert!(selection.next(now).is_none());
+    // As often as it says so.
+    let mut patient = Selection::new(&group, 0);
+    for _ in 0..3 {
+        assert_eq!(name(patient.next(now)), "a");
+        patient.let_off();
+        patient.try_once_more();
+    }
+    // Not one that had too much to do, nor one whose connection has ended.
+    let mut busy = Selection::new(&group, 0);
+    assert_eq!(name(busy.next(now)), "a");
+    busy.let_off();
+    assert!(busy.next(now).is_none());
+    let mut ended = Selection::new(&group, 0);
+    assert_eq!(name(ended.next(now)), "a");
+    ended.failed(now);
+    ended.try_once_more();
+    assert!(ended.next(now).is_none());
+    drop(patient);
+    assert_eq!(connections(&group), [0, 0, 0]);
+}
+
 #[test]
 fn many_peers() {
     let group = group((0..130).map(|n| peer(&format!("{n} "))).collect(), vec![]);
@@ -506,6 +545,44 @@ fn a_key_is_tried_on_every_peer() {
     }
 }
 
+#[test]
+fn there_are_others_as_long_as_one_may_be_asked() {
+    let now = Instant::now();
+    let group = group(vec![peer("a"), peer("b")], vec![peer("c")]);
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(name(selection.next(now)), "a");
+    assert!(selection.has_others(now));
+    let fail = |place: usize| {
+        let peers = group.peers();
+        let peer = peers.iter().nth(place).unwrap();
+        peer.state().fail(crate::state::millis(now), 1, 1);
+    };
+    fail(1);
+    assert!(selection.has_others(now), "the one that stands by");
+    fail(2);
+    assert!(!selection.has_others(now));
+}
+
+/// A socket has those to answer of which nothing has come.
+#[test]
+fn one_that_has_been_answered_is_heard() {
+    let now = Instant::now();
+    let group = group(vec![peer("a")], Vec::new());
+    let unheard = || group.peers().primary[0].state().unheard();
+    let mut selections = [(); 3].map(|()| Selection::new(&group, 0));
+    for selection in &mut selections {
+        selection.next(now);
+    }
+    assert_eq!(unheard(), 3);
+    let mut answered = selections[0].answered().unwrap();
+    answered.head_came(Duration::ZERO);
+    selections[1].let_off();
+    assert_eq!((unheard(), connections(&group)), (1, vec![2]));
+    drop(answered);
+    drop(selections);
+    assert_eq!((unheard(), connections(&group)), (0, vec![0]));
+}
+
 /// A reload hands on what is known of those peers that are the same.
 #[test]
 fn the_same_peers_keep_their_states() {
@@ -604,18 +681,26 @@ fn a_host_has_other_addresses_now() {
 #[test]
 fn a_reload_knows_the_addresses_of_before() {
     let before = Roster::new(
-        Vec::new(),
+        vec![peer("s")],
         Vec::new(),
         Method::ConsistentHash,
         vec![host("h")],
     );
     before.resolved(0, &at(&["1", "2"]));
-    before.peers().primary[1].state().begin(1, Duration::ZERO);
+    for place in [0, 2] {
+        let peers = before.peers();
+        peers.primary[place].state().begin(1, Duration::ZERO);
+    }
     let hosts = vec![host("new"), host("h")];
     let after = Roster::new(vec![peer("s")], Vec::new(), Method::ConsistentHash, hosts);
     after.adopt(&before);
     assert_eq!(names(&after), "s12");
-    assert_eq!(after.peers().primary[2].state().connections(), 1);
+    let counts = after.peers();
+    let counts = counts.iter().map(|peer| peer.state().connections());
+    assert_eq!(counts.collect::<Vec<_>>(), [1, 0, 1]);
+    // So are those who wait, and what has been measured.
+    assert!(Arc::ptr_eq(after.peers().gate(), before.peers().gate()));
+    assert!(Arc::ptr_eq(after.peers().queue(), before.peers().queue()));
     assert!(!after.resolved(1, &at(&["1", "2"])));
 }
 

@@ -51,6 +51,8 @@ mod status {
 #[derive(Debug, Default)]
 struct Known {
     is_late: bool,
+    /// With which code the last server that was tried has reset the stream, if it has.
+    reset: Option<ErrorCode>,
     ended: Ended,
 }
 
@@ -60,6 +62,7 @@ pub(super) type Ended = Rc<Cell<Option<u16>>>;
 impl Kept for Known {
     fn reset(&mut self) {
         self.is_late = false;
+        self.reset = None;
         match Rc::get_mut(&mut self.ended) {
             Some(ended) => ended.set(None),
             None => self.ended = Rc::default(),
@@ -72,6 +75,11 @@ static OF_REQUEST: Slot<Known, OfRequest> = Slot::new();
 /// The deadline of a call is over.
 pub(super) fn note_deadline(request: &mut Request) {
     request.own.enter(&OF_REQUEST).is_late = true;
+}
+
+/// No server has answered a call; with which code the last one has reset its stream, if it has.
+pub(super) fn note_reset(request: &mut Request, code: Option<ErrorCode>) {
+    request.own.enter(&OF_REQUEST).reset = code;
 }
 
 /// Where the body of an answer tells that it was broken off.
@@ -126,13 +134,13 @@ impl HeadFilter for Errors {
 
 /// The status of gRPC for one of HTTP, and words for it. What gRPC's own mapping has, and beside that the causes that are known here.
 fn of_http(request: &mut Request, http: u16) -> Status {
-    let is_late = request
-        .own
-        .get(&OF_REQUEST)
-        .is_some_and(|known| known.is_late);
+    let known = request.own.get(&OF_REQUEST);
+    let is_late = known.is_some_and(|known| known.is_late);
+    let reset = known.and_then(|known| known.reset);
     let was_passed_on = request.upstream.is_some();
     match http {
         504 if is_late => LATE,
+        502 if let Some(code) = reset => of_code(code),
         503 if !was_passed_on => (status::RESOURCE_EXHAUSTED, b"too many requests"),
         http => of_status(http),
     }

@@ -12,6 +12,7 @@ pub mod probe;
 mod settings;
 mod web;
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use engine::select::{Either, either};
@@ -128,13 +129,18 @@ async fn pass_on(
     };
     let head = write(request, settings, &found, web.as_ref());
     let is_head = request.method == Method::Head;
+    let reset = Cell::new(None);
+    let mut conversation = Http2Conversation::new(&settings.passing, &head, is_head, &body);
+    if call::is_call(request) {
+        conversation = conversation.of_call(Some(&reset));
+    }
     let question = Question {
         passing: &settings.passing,
         found,
         secured,
         is_shared: true,
         place: &pass.place,
-        conversation: Http2Conversation::new(&settings.passing, &head, is_head, &body),
+        conversation,
     };
     let Answered {
         mut selection,
@@ -142,7 +148,10 @@ async fn pass_on(
         answer,
     } = match ask_upstream(request, exchange, question).await? {
         Ok(answered) => answered,
-        Err(step) => return Ok(step),
+        Err(step) => {
+            errors::note_reset(request, reset.get());
+            return Ok(step);
+        }
     };
     let delivery = Delivery {
         passing: &settings.passing,
@@ -158,7 +167,8 @@ async fn pass_on(
         }
         return Ok(step);
     }
-    if answer.ends_with_head() && request.response.content_length.is_none() {
+    let ends_with_head = answer.ends_with_head();
+    if ends_with_head && request.response.content_length.is_none() {
         request.response.content_length = Some(0);
     }
     // A length that was announced holds, and without HTTP/2 nothing tells the end of what breaks off from its end.
@@ -174,7 +184,9 @@ async fn pass_on(
         step => step,
     };
     Ok(match (step, web) {
-        (Step::Respond(body), Some(web)) => Step::Respond(web.respond(request, body)),
+        (Step::Respond(body), Some(web)) => {
+            Step::Respond(web.respond(request, body, ends_with_head))
+        }
         (step, _) => step,
     })
 }

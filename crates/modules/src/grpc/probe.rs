@@ -17,7 +17,7 @@ use crate::passing::READING_BODY;
 use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
 use crate::passing::http2::head::RequestHead;
 use crate::passing::http2::whole::{self, NotRead};
-use crate::passing::probe::{self, Doing, Failed, ProbedPeer, Unanswered};
+use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
 use crate::passing::response::{self, READING};
 use crate::passing::tries::Reach;
 use crate::upstream::Group;
@@ -45,7 +45,7 @@ pub struct HealthProbe<'a> {
     /// The status of the call that is expected.
     pub status: u16,
     /// The connection is to serve further probes.
-    pub keeps: bool,
+    pub keeps: Option<Keeping>,
 }
 
 impl HealthProbe<'_> {
@@ -62,15 +62,16 @@ impl HealthProbe<'_> {
             }
             _ => None,
         };
-        let reach = Reach {
+        let mut reach = Reach {
             scheme: found.scheme.text.as_bytes(),
             uri: Bytes::new(),
             socket: settings.passing.socket.of_request(request),
             secured,
             introduction: Bytes::new(),
             is_shared: true,
-            terms: probe::terms(self.keeps),
+            terms: Bytes::new(),
         };
+        reach.terms = probe::terms(self.keeps, self.group, &reach);
         let mut head = RequestHead::new();
         head.put(b":method", b"POST");
         let scheme: &[u8] = if found.scheme.is_secure {
@@ -86,6 +87,7 @@ impl HealthProbe<'_> {
         head.put(b"te", b"trailers");
         let body = RequestBody::Text(message(self.service));
         let conversation = Http2Conversation::new(&settings.passing, &head, false, &body);
+        let conversation = conversation.of_call(None);
         let asking = ProbedPeer {
             group: self.group,
             address: &self.address,

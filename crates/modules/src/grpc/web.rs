@@ -78,16 +78,16 @@ impl Web {
             .into()
     }
 
-    /// Makes the answer one of gRPC-Web.
-    pub(super) fn respond(self, request: &mut Request, body: Body) -> Body {
+    /// Makes the answer one of gRPC-Web. Where it `ends_with_head` that has the status, else trailers have it, whatever length is announced.
+    pub(super) fn respond(self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
         let response = &mut request.response;
         response.content_type = self.media_type();
         response.content_type_parameters = Bytes::new();
         let Body::Source(source) = body else {
             return body;
         };
-        if response.content_length == Some(0) {
-            return Body::Source(source); // the head has the status
+        if ends_with_head {
+            return Body::Source(source);
         }
         response.content_length = None;
         Body::Source(Box::new(WebBody {

@@ -26,7 +26,7 @@ use http::request::Request;
 use super::{Asked, HealthCheck};
 use crate::beside;
 use crate::grpc::probe::HealthProbe;
-use crate::passing::probe::{Doing, Unanswered};
+use crate::passing::probe::{Doing, Keeping, Unanswered};
 use crate::proxy::probe::{Kept, Probe};
 
 /// How soon peers that a lookup has added are found.
@@ -195,7 +195,10 @@ async fn judge(
     request: &mut Request,
     kept: &mut Option<Kept>,
 ) -> Option<Result<Doing, Doing>> {
-    let keeps = check.keepalive_time.is_some();
+    let keeps = check.keepalive_time.map(|time| Keeping {
+        check: check.number,
+        time,
+    });
     let (address, name) = (address(check, peer), peer.name.clone());
     let (proxy, uri, matching) = match &check.asked {
         Asked::Http {
@@ -242,7 +245,7 @@ async fn judge(
         Err(Unanswered::NotAsked) => return None,
     };
     let judged = matching.judge(request, &mut reply).await;
-    if probe.keeps {
+    if probe.keeps.is_some() {
         *kept = reply.finish(request).await;
     }
     Some(judged)

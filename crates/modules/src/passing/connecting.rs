@@ -16,8 +16,8 @@ pub(super) struct Way<'a> {
     pub(super) deadline: Instant,
     /// The whole time until then.
     pub(super) timeout: Duration,
-    /// How many requests the peer has been given and has not done.
-    pub(super) given: usize,
+    /// How many requests the peer has still to answer, this one included.
+    pub(super) unheard: usize,
     /// Another peer is asked rather than waiting for this one.
     pub(super) goes_elsewhere: bool,
 }
@@ -71,7 +71,7 @@ pub(super) async fn connect(
         return Err(busy(full));
     }
     let now = engine::now();
-    let Some(turn) = Turn::wait(path, now, way.timeout, way.given) else {
+    let Some(turn) = Turn::wait(path, now, way.timeout, way.unheard) else {
         return Err(busy(full));
     };
     let waiting = wait(way, turn, kept);

@@ -17,7 +17,10 @@ use super::tries::AttemptError;
 use crate::early_hints;
 
 /// How many may come before an answer.
-const INFORMATIONAL_MAX: u32 = 100;
+pub(super) const INFORMATIONAL_MAX: u32 = 100;
+
+/// What there is to log of more.
+pub(super) const TOO_MANY: &str = "upstream sent too many informational responses";
 
 /// 103, RFC 8297.
 const EARLY_HINTS: u16 = 103;
@@ -47,11 +50,7 @@ impl Informational {
     ) -> Result<(), AttemptError> {
         self.count += 1;
         if self.count > INFORMATIONAL_MAX {
-            log::error!(
-                request,
-                Error,
-                "upstream sent too many informational responses {READING}"
-            );
+            log::error!(request, Error, "{TOO_MANY} {READING}");
             return Err(bad(Causes::INVALID_HEADER));
         }
         if answer.head.status() != EARLY_HINTS {

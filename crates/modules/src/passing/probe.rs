@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::net::Address;
@@ -17,7 +17,7 @@ use http::log;
 use http::request::Request;
 
 use super::attempts::{Attempt, Attempts, Began};
-use super::connection::{Home, UpstreamConnection};
+use super::connection::{self, Home, UpstreamConnection};
 use super::family::Causes;
 use super::response;
 use super::sending::SENDING;
@@ -37,6 +37,15 @@ pub enum Unanswered {
     NotAsked,
 }
 
+/// Which probes have a connection in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeping {
+    /// Those of this check, of the ones that are made of the group.
+    pub check: usize,
+    /// Those that begin before it is so old.
+    pub time: Duration,
+}
+
 /// The peer that is asked.
 pub(crate) struct ProbedPeer<'a> {
     /// The group that it is of.
@@ -53,29 +62,34 @@ pub(crate) struct Failed {
     pub(crate) doing: Doing,
 }
 
-/// What is said of connections that serve probes alone and are shared by several.
+/// What is said of connections that serve probes alone.
 const KEPT: &str = "health checks";
 
 thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What probes must agree on to share a connection (HTTP/2): those of a check that keeps it do, others have one each.
-pub(crate) fn terms(keeps: bool) -> Bytes {
-    if keeps {
-        return Bytes::from_static(KEPT.as_bytes());
+/// What probes must agree on to share a connection (HTTP/2): those of a check that keeps it do where it would be made in the same way, others have one each.
+pub(crate) fn terms(keeps: Option<Keeping>, group: &Group, reach: &Reach) -> Bytes {
+    if let Some(Keeping { check, .. }) = keeps {
+        let made_by = connection::terms(&Bytes::new(), reach.scheme, group, reach);
+        return [format!("{KEPT} of {check} ").as_bytes(), &*made_by]
+            .concat()
+            .into();
     }
     let number = NUMBER.get() + 1;
     NUMBER.set(number);
     format!("{KEPT} {number}").into()
 }
 
-/// Has a connection that is shared end with this probe, unless it is to serve further ones.
-pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: bool) {
-    if let Some(stream) = peer.shared()
-        && !keeps
-    {
-        stream.end_connection();
+/// Has a connection that is shared end with this probe, or, where it is to serve further ones, when it is as old as they say.
+pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>) {
+    let Some(stream) = peer.shared() else {
+        return;
+    };
+    match keeps {
+        Some(Keeping { time, .. }) => stream.keep_connection(time),
+        None => stream.end_connection(),
     }
 }
 

@@ -112,6 +112,9 @@ pub(crate) trait Conversation {
 
     /// Whether it can begin anew with another peer though this one may have heard some of it.
     fn can_be_repeated(&self) -> bool;
+
+    /// A try begins, which may come to nothing before anything is said: what is known of the one before is of no use any more.
+    fn try_begins(&self) {}
 }
 
 /// All that is the same for each peer that a request tries.
@@ -288,16 +291,17 @@ async fn attempt<C: Conversation>(
     began: Instant,
     passage: &mut Passage,
 ) -> Result<(UpstreamConnection, C::Answer), AttemptError> {
+    asking.conversation.try_begins();
     let mut waited = wait_for_turn(request, exchange, &asking.tries, selection).await?;
     if let Some(before) = passage.waited.take() {
         waited.time = Some(waited.time.unwrap_or_default() + before);
     }
     let address = choose(request, selection, asking.reach, &waited)?;
     log::error!(request, Debug, "http upstream connect: {address}");
-    let has_others =
-        selection.tries_left() > 1 && asking.tries.next_upstream.contains(Causes::ERROR);
-    let given = selection.given_in_all();
-    let connected = connect(request, exchange, &address, asking, given, has_others);
+    let unheard = selection.unheard();
+    let goes_elsewhere =
+        asking.tries.next_upstream.contains(Causes::ERROR) && selection.has_others(engine::now());
+    let connected = connect(request, exchange, &address, asking, unheard, goes_elsewhere);
     let (mut peer, kept) = connected.await?;
     selection.connected();
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
@@ -377,9 +381,7 @@ async fn wait_for_turn(
         },
     };
     let in_vain = selection.given().is_none();
-    if !in_vain {
-        place.served();
-    }
+    drop(place);
     match ended {
         Ok(_) => Ok(Waited {
             time: Some(engine::now().saturating_duration_since(began)),
@@ -449,17 +451,18 @@ fn choose(
     })
 }
 
-/// Connects to a peer, or finds room on a connection that there is; whether it is one that had been there.
+/// Connects to a peer, or finds room on a connection that there is; whether that had been kept with nothing under way, so that the peer may have
+/// closed it meanwhile. One with other requests on it is as good as a new one.
 pub(crate) async fn connect<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
-    given: usize,
+    unheard: usize,
     goes_elsewhere: bool,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     if !asking.reach.is_shared {
-        return connect_alone(request, exchange, address, asking, given, goes_elsewhere).await;
+        return connect_alone(request, exchange, address, asking, unheard, goes_elsewhere).await;
     }
     let home = asking.home;
     let group = &home.group.shared;
@@ -479,7 +482,8 @@ pub(crate) async fn connect<C>(
             note(request, |attempt, _| {
                 attempt.connect_time = Some(Duration::ZERO)
             });
-            return Ok((UpstreamConnection::on(stream, home.clone()), true));
+            let had_been_kept = stream.is_alone();
+            return Ok((UpstreamConnection::on(stream, home.clone()), had_been_kept));
         }
         Either::First(Acquired::Anew(permit)) => permit,
         Either::Second(()) => {
@@ -490,7 +494,7 @@ pub(crate) async fn connect<C>(
             }));
         }
     };
-    let connecting = connect_alone(request, exchange, address, asking, given, goes_elsewhere);
+    let connecting = connect_alone(request, exchange, address, asking, unheard, goes_elsewhere);
     let (peer, _) = connecting.await?;
     let Some(transport) = peer.into_transport() else {
         return Err(AttemptError::Refused(500)); // it has just been made for this request alone
@@ -499,14 +503,14 @@ pub(crate) async fn connect<C>(
     Ok((UpstreamConnection::on(stream, home.clone()), false))
 }
 
-/// Connects to a peer; whether that is by a connection that had been kept. Where the peer, which has been `given` so many requests, has no room
+/// Connects to a peer; whether that is by a connection that had been kept. Where the peer, which has so many requests `unheard`, has no room
 /// for one more it is waited for, or, if the request `goes_elsewhere` then, not.
 async fn connect_alone<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
-    given: usize,
+    unheard: usize,
     goes_elsewhere: bool,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     let (tries, reach) = (&asking.tries, asking.reach);
@@ -516,7 +520,7 @@ async fn connect_alone<C>(
         options: &reach.socket.options,
         deadline,
         timeout: tries.connect_timeout,
-        given,
+        unheard,
         goes_elsewhere,
     };
     let kept = || {

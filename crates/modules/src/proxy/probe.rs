@@ -23,7 +23,7 @@ use crate::passing::connection::{UpstreamConnection, introduction};
 use crate::passing::family::Causes;
 use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
 use crate::passing::http2::whole::{self, NotRead};
-use crate::passing::probe::{self, Doing, Failed, ProbedPeer, Unanswered};
+use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
 use crate::passing::response::{self, UpstreamResponse};
 use crate::passing::tries::{AttemptError, Reach, failed, note};
 use crate::upstream::Group;
@@ -44,7 +44,7 @@ pub struct Probe<'a> {
     /// The URI.
     pub uri: &'a [u8],
     /// The connection is to serve further probes.
-    pub keeps: bool,
+    pub keeps: Option<Keeping>,
 }
 
 /// A connection that has served a probe and may serve another.
@@ -135,8 +135,9 @@ impl Probe<'_> {
     async fn outgoing(&self, request: &mut Request) -> Result<(Outgoing, Reach), Unanswered> {
         let (target, reach) = self.begin(request).await?;
         let settings = &self.proxy.settings;
+        let keeps = self.keeps.is_some();
         let outgoing = Outgoing {
-            head: head::write_own(request, settings, &target, self.uri, self.keeps).into(),
+            head: head::write_own(request, settings, &target, self.uri, keeps).into(),
             upgrade: false,
             begun: None,
         };
@@ -158,7 +159,7 @@ impl Probe<'_> {
             _ => None,
         };
         let is_shared = settings.version == HttpVersion::Http2;
-        let reach = Reach {
+        let mut reach = Reach {
             scheme: target.scheme.text(),
             uri: Bytes::copy_from_slice(self.uri),
             socket: settings.passing.socket.of_request(request),
@@ -166,8 +167,9 @@ impl Probe<'_> {
             // It comes for no client.
             introduction: introduction(settings.proxy_protocol, None),
             is_shared,
-            terms: probe::terms(self.keeps),
+            terms: Bytes::new(),
         };
+        reach.terms = probe::terms(self.keeps, self.group, &reach);
         Ok((target, reach))
     }
 

@@ -126,10 +126,15 @@ impl Selection {
         self.peers.connected();
     }
 
-    /// How many requests the peer chosen last has been given and has not done, this one included.
-    pub fn given_in_all(&self) -> usize {
+    /// How many requests the peer chosen last, if that is a Unix socket, has still to answer, this one included.
+    pub fn unheard(&self) -> usize {
         let peer = self.peers.given();
-        peer.map_or(0, |peer| peer.state().connections())
+        peer.map_or(0, |peer| peer.state().unheard())
+    }
+
+    /// Whether there is another peer that may be asked now.
+    pub fn has_others(&self, now: Instant) -> bool {
+        self.peers.has_others(now)
     }
 
     /// The peer chosen last could not take the request, which tells nothing of how it does.

@@ -179,6 +179,31 @@ impl World {
         }
     }
 
+    /// So many requests are let through that never end by themselves, and wait for something else than a server.
+    fn hold(&mut self, count: usize, offer: &Offer) -> Vec<Admitted> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut held = Vec::new();
+        while held.len() < count {
+            let mut waiting = match self.gate.enter_at(self.now, &self.terms) {
+                Entry::Admitted(admitted) => {
+                    held.push(admitted);
+                    continue;
+                }
+                Entry::Waiting(waiting) => waiting,
+                Entry::Refused(load) => panic!("{load:?}"),
+            };
+            loop {
+                if let Poll::Ready(admitted) = waiting.poll_at(self.now, &mut context) {
+                    held.push(admitted);
+                    break;
+                }
+                waiting.look(self.now);
+                self.run(STEP * 100, offer);
+            }
+        }
+        held
+    }
+
     /// Those who wait: are let through, or have waited for too long.
     fn go_on(&mut self, offer: &Offer) {
         let mut context = Context::from_waker(Waker::noop());
@@ -192,7 +217,10 @@ impl World {
                     self.seen.expired += 1;
                     self.comes_back(&request, offer);
                 }
-                Poll::Pending => return self.waiting.push_front((request, waiting)),
+                Poll::Pending => {
+                    waiting.look(self.now);
+                    return self.waiting.push_front((request, waiting));
+                }
             }
         }
     }
@@ -308,6 +336,30 @@ fn it_recovers_from_a_stall_and_follows_servers_that_become_slow_or_quick() {
             "{cost}: {}",
             world.limit()
         );
+    }
+}
+
+#[test]
+fn those_that_are_slow_by_themselves_do_not_hold_up_the_others() {
+    let users = Offer::Users(60, Duration::ZERO);
+    for held in [2, 8] {
+        // Long enough that the base is to be measured again, more than once.
+        let mut world = World::new(19);
+        world.run(20 * SECOND, &users);
+        let mut holding = world.hold(held, &users);
+        world.run(10 * SECOND, &users);
+        let seen = world.run(180 * SECOND, &users);
+        assert!(seen.served > 18_000 * 9 / 10, "{held}: {seen:?}");
+        assert_eq!((seen.refused, seen.expired), (0, 0), "{held}: {seen:?}");
+        holding.iter_mut().for_each(|one| one.end(world.now));
+        let seen = world.run(20 * SECOND, &users);
+        assert!(seen.served > 1900, "{held}: {seen:?}");
+        // Nothing is known when they come.
+        let mut world = World::new(23);
+        let mut holding = world.hold(held, &Offer::Rate(0.0));
+        let seen = world.run(60 * SECOND, &users);
+        assert!(seen.served > 5000, "{held}: {seen:?}");
+        holding.iter_mut().for_each(|one| one.end(world.now));
     }
 }
 

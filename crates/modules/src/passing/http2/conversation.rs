@@ -59,6 +59,10 @@ pub(crate) struct Http2Conversation<'a> {
     /// The answer has no body, whatever its head says.
     pub(crate) is_head: bool,
     pub(crate) body: &'a RequestBody,
+    /// An answer that has come whole counts, though its stream is reset right behind it.
+    keeps_whole: bool,
+    /// Where it is told with which code the peer has reset the stream of the last try before there was an answer, if it has.
+    reset: Option<&'a Cell<Option<ErrorCode>>>,
     /// How often a peer has not looked at it.
     unserved: Cell<u32>,
 }
@@ -104,7 +108,28 @@ impl<'a> Http2Conversation<'a> {
             head,
             is_head,
             body,
+            keeps_whole: false,
+            reset: None,
             unserved: Cell::new(0),
+        }
+    }
+
+    /// It is a call of gRPC: its answer counts once it has come whole (nginx has a reset that comes at the same time end it), and codes of resets
+    /// have meanings, see the field.
+    pub(crate) fn of_call(
+        self,
+        reset: Option<&'a Cell<Option<ErrorCode>>>,
+    ) -> Http2Conversation<'a> {
+        Http2Conversation {
+            keeps_whole: true,
+            reset,
+            ..self
+        }
+    }
+
+    fn note_reset(&self, code: Option<ErrorCode>) {
+        if let Some(reset) = self.reset {
+            reset.set(code);
         }
     }
 }
@@ -139,6 +164,9 @@ impl Conversation for Http2Conversation<'_> {
             ends,
             is_head: self.is_head,
         };
+        if self.keeps_whole {
+            stream.flow().keep_whole();
+        }
         if !stream.open(self.head, opening) {
             return Err(self.not_served());
         }
@@ -179,6 +207,10 @@ impl Conversation for Http2Conversation<'_> {
 
     fn can_be_repeated(&self) -> bool {
         !matches!(self.body, RequestBody::Begun(_))
+    }
+
+    fn try_begins(&self) {
+        self.note_reset(None);
     }
 }
 
@@ -320,6 +352,9 @@ impl Http2Conversation<'_> {
             return AttemptError::Failed(failed(request, &error, "recv()", READING));
         }
         log::error!(request, Error, "{} {READING}", flow.words(end));
+        if let End::Reset(code, None) = end {
+            self.note_reset(Some(code));
+        }
         match end {
             End::NotServed(_) | End::Reset(ErrorCode::RefusedStream, None) => self.not_served(),
             End::Lost(..) => bad(Causes::ERROR),

@@ -5,6 +5,7 @@ use proto::h2::response::{ResponseFault, ResponseHead};
 use proto::h2::{StreamFault, Violation, hpack};
 
 use super::flow::End;
+use crate::passing::interim::TOO_MANY;
 
 /// What there is to log of a head that is not within `*_buffer_size`.
 pub(super) const TOO_LARGE: &str = "upstream sent too large http2 header";
@@ -19,6 +20,7 @@ pub(super) fn text(end: End) -> String {
         }
         End::NotServed(code) => format!("upstream sent goaway with error {}", code.number()),
         End::Violated(violation) => of_connection(violation),
+        End::TooManyInterim => TOO_MANY.to_owned(),
         End::Lost(..) => "upstream prematurely closed connection".to_owned(),
     }
 }

@@ -7,11 +7,16 @@ use std::task::{Poll, Waker};
 use base::queue::Queue;
 use bytes::Bytes;
 use engine::Buffer;
+use proto::h2::hpack::FIELD_OVERHEAD;
 use proto::h2::response::ResponseHead;
 use proto::h2::{ErrorCode, StreamFault, Violation};
 
 use super::faults;
 use crate::passing::answer::ReadHead;
+use crate::passing::interim::INFORMATIONAL_MAX;
+
+/// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a single head may have.
+const WAITING_MAX: usize = 256 * 1024;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +27,8 @@ pub(super) enum End {
     Reset(ErrorCode, Option<StreamFault>),
     /// The peer has not looked at the request and never will.
     NotServed(ErrorCode),
+    /// We have reset it: there were more interim heads than come before any answer, or nobody has taken them.
+    TooManyInterim,
     /// The peer has done wrong what ends the whole connection.
     Violated(Violation),
     /// The connection was closed, or broke by this error.
@@ -65,6 +72,11 @@ impl Head {
         bytes.extend_from_slice(head.bytes());
         Head { head: copy, bytes }
     }
+
+    /// Its size, as HPACK counts it (RFC 7541, section 4.1).
+    fn size(&self) -> usize {
+        self.bytes.len() + self.head.fields().len() * FIELD_OVERHEAD
+    }
 }
 
 /// One stream; see the module.
@@ -73,11 +85,19 @@ pub(super) struct Flow {
     /// Its number; 0 until it has been opened.
     pub(super) number: Cell<u32>,
     heads: RefCell<Queue<Head>>,
+    /// The sizes of those together.
+    waiting: Cell<usize>,
+    /// How many interim heads have come.
+    interim: Cell<u32>,
     /// What has come of the answer's body and has not been taken.
     received: RefCell<Vec<u8>>,
+    /// The head of the answer itself has come.
+    has_answer: Cell<bool>,
     /// DATA has come, be it empty.
     has_body: Cell<bool>,
     trailers: RefCell<Option<Head>>,
+    /// An answer that has come whole stays so, whatever follows it.
+    keeps_whole: Cell<bool>,
     end: Cell<Option<End>>,
     /// What there is to log of that, where its cause does not say it all.
     words: RefCell<Option<String>>,
@@ -97,9 +117,29 @@ pub(super) struct Flow {
 impl Flow {
     // What the connection's task does.
 
-    /// A head has come.
+    /// The head of the answer itself has come.
     pub(super) fn put_head(&self, head: &ResponseHead) {
-        self.heads.borrow_mut().push_back(Head::of(head));
+        self.has_answer.set(true);
+        self.push_head(Head::of(head));
+    }
+
+    /// An interim head has come; `false` where that is one too many, which ends the stream.
+    pub(super) fn put_interim(&self, head: &ResponseHead) -> bool {
+        let head = Head::of(head);
+        let waiting = self.waiting.get();
+        let has_room = waiting == 0 || waiting + head.size() <= WAITING_MAX;
+        self.interim.set(self.interim.get() + 1);
+        if self.interim.get() > INFORMATIONAL_MAX || !has_room {
+            self.put_end(End::TooManyInterim);
+            return false;
+        }
+        self.push_head(head);
+        true
+    }
+
+    fn push_head(&self, head: Head) {
+        self.waiting.set(self.waiting.get() + head.size());
+        self.heads.borrow_mut().push_back(head);
         self.wake_reader();
     }
 
@@ -117,12 +157,17 @@ impl Flow {
     }
 
     /// The stream has ended. What is said first holds, but where it is reset before any of the answer has been taken, as in nginx, unless
-    /// that says no more than that the rest of the request is of no use (RFC 9113, section 8.1); nothing more of the request is wanted in any
-    /// case.
+    /// that says no more than that the rest of the request is of no use (RFC 9113, section 8.1), or an answer that has come whole
+    /// [counts](Self::keep_whole); nothing more of the request is wanted in any case.
     pub(super) fn put_end(&self, end: End) {
         let is_untouched = !self.heads.borrow().is_empty();
         let is_content = matches!(end, End::Reset(ErrorCode::NoError, None)) && self.is_sending();
-        let is_reset = matches!(end, End::Reset(..)) && !is_content && is_untouched;
+        let is_kept = match self.end.get() {
+            Some(End::Whole) => self.keeps_whole.get(),
+            Some(End::TooManyInterim) => true,
+            _ => false,
+        };
+        let is_reset = matches!(end, End::Reset(..)) && !is_content && is_untouched && !is_kept;
         if self.end.get().is_none() || is_reset {
             self.end.set(Some(end));
         }
@@ -186,9 +231,15 @@ impl Flow {
 
     // What the request does.
 
+    /// An answer that has come whole counts, though its stream is reset before any of it has been taken.
+    pub(super) fn keep_whole(&self) {
+        self.keeps_whole.set(true);
+    }
+
     /// The next head, or how the stream has ended without one.
     pub(super) fn poll_head(&self, waker: &Waker) -> Poll<Result<Head, End>> {
         if let Some(head) = self.heads.borrow_mut().pop_front() {
+            self.waiting.set(self.waiting.get() - head.size());
             return Poll::Ready(Ok(head));
         }
         match self.end.get() {
@@ -197,9 +248,9 @@ impl Flow {
         }
     }
 
-    /// Waits until something has come, or the stream has ended.
+    /// Waits for the answer, or the end of the stream; interim heads before it say that the body is to go on.
     pub(super) fn poll_early(&self, waker: &Waker) -> Poll<()> {
-        match !self.heads.borrow().is_empty() || self.end.get().is_some() {
+        match self.has_answer.get() || self.end.get().is_some() {
             true => Poll::Ready(()),
             false => self.wait_to_read(waker),
         }
@@ -265,6 +316,11 @@ impl Flow {
     /// Nothing follows what has been pushed.
     pub(super) fn push_end(&self) {
         self.is_last.set(true);
+    }
+
+    /// Whether all of the request's body has been given to the transport, and its end is all that is to be told.
+    pub(super) fn has_only_end(&self) -> bool {
+        self.is_last.get() && self.queued.get() == 0
     }
 
     /// Bytes of the request's body that have not been given to the transport.

@@ -1,7 +1,8 @@
 //! One connection of HTTP/2 to a peer: its task reads and sends for all requests that share it.
 //!
 //! It ends when its peer ends it, breaks the protocol or gives no sign of life; or by itself, once nothing is under way, as
-//! `keepalive*` of its group say. In a group that keeps no connections it lives as long as requests overlap.
+//! `keepalive*` of its group say, or `keepalive_time` of the health check that it is for. In a group that keeps no connections it lives as long as
+//! requests overlap.
 //!
 //! **Silence.** Where answers are waited for and nothing has come for [`SILENCE`], or one has come too late, the peer is asked for a sign
 //! of life, a PING; without one within [`PING_TIMEOUT`] all its requests fail at once, and the next ones find another connection. Servers of gRPC end connections over which they
@@ -57,7 +58,7 @@ pub(super) struct Link {
     pub(super) terms: Bytes,
     pub(super) group: Bytes,
     /// `None` where it is not kept while nothing is under way.
-    keepalive: Option<Keepalive>,
+    keepalive: Cell<Option<Keepalive>>,
     since: Instant,
     requests: Cell<u64>,
     /// When something came last.
@@ -100,6 +101,18 @@ struct Pings {
     last: Option<Instant>,
 }
 
+impl Pings {
+    /// Until when no other may be asked for, if nothing else comes.
+    fn held_back(&self) -> Option<Instant> {
+        self.last.map(|last| last + PING_AGAIN)
+    }
+
+    /// Whether another may be asked for now.
+    fn may_ask(&self) -> bool {
+        self.held_back().is_none_or(|until| engine::now() >= until)
+    }
+}
+
 impl Link {
     /// Over a transport that has just been connected.
     pub(super) fn new(
@@ -119,7 +132,7 @@ impl Link {
             address: address.clone(),
             terms: terms.clone(),
             group: group.name.clone(),
-            keepalive: group.keepalive,
+            keepalive: Cell::new(group.keepalive),
             since: now,
             requests: Cell::new(0),
             heard: Cell::new(now),
@@ -149,7 +162,7 @@ impl Link {
 
     /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).
     fn has_served(&self) -> bool {
-        match &self.keepalive {
+        match self.keepalive.get() {
             Some(keepalive) => {
                 let age = engine::now().saturating_duration_since(self.since);
                 self.requests.get() >= keepalive.requests || age > keepalive.time
@@ -180,7 +193,12 @@ impl Link {
 
     /// There is something of a request's body to send, or its end.
     pub(super) fn wants_to_send(&self, flow: &Flow) {
-        self.machine.borrow_mut().wants_to_send(flow.number.get());
+        let mut machine = self.machine.borrow_mut();
+        match flow.has_only_end() {
+            true => machine.put_end(flow.number.get()),
+            false => machine.wants_to_send(flow.number.get()),
+        }
+        drop(machine);
         self.call();
     }
 
@@ -219,6 +237,22 @@ impl Link {
         self.call();
     }
 
+    /// Has it serve until it is so old, idle or not, whatever its group says.
+    pub(super) fn keep_for(&self, time: Duration) {
+        self.keepalive.set(Some(Keepalive {
+            connections: usize::MAX,
+            requests: u64::MAX,
+            time,
+            timeout: time,
+            ..Keepalive::default()
+        }));
+    }
+
+    /// Whether nothing is under way on it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.live() == 0
+    }
+
     /// Since when nothing has been under way.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.idle_since.get()
@@ -231,7 +265,8 @@ impl Link {
 
     /// How many that are idle its group keeps.
     pub(super) fn kept_max(&self) -> usize {
-        self.keepalive.map_or(0, |keepalive| keepalive.connections)
+        let keepalive = self.keepalive.get();
+        keepalive.map_or(0, |keepalive| keepalive.connections)
     }
 
     /// Requests under way.
@@ -278,8 +313,12 @@ impl Link {
                 }
             }
             if self.is_doubted.get() && pings.asked.is_none() {
-                self.ask_for_life(&mut pings);
-                continue;
+                if pings.may_ask() {
+                    self.ask_for_life(&mut pings);
+                    continue;
+                }
+                // It is alive, and has only nothing to say.
+                self.is_doubted.set(false);
             }
             match self.wait(is_full, self.deadline(&pings)).await {
                 Woken::Called | Woken::Drained(Ok(())) => {}
@@ -310,7 +349,7 @@ impl Link {
 
     /// Whether it ends now that nothing is under way.
     fn is_over(&self) -> bool {
-        self.keepalive.is_none()
+        self.keepalive.get().is_none()
             || self.is_to_end.get()
             || self.has_served()
             || self.machine.borrow().is_ending()
@@ -327,7 +366,7 @@ impl Link {
         if let Some(asked) = pings.asked {
             return Some(asked + PING_TIMEOUT);
         }
-        match (self.idle_since.get(), &self.keepalive) {
+        match (self.idle_since.get(), self.keepalive.get()) {
             (Some(idle), Some(keepalive)) => {
                 let in_time = self.since.checked_add(keepalive.time);
                 let idle_for_long = idle.checked_add(keepalive.timeout);
@@ -335,7 +374,7 @@ impl Link {
             }
             _ => {
                 let after_silence = self.heard.get() + SILENCE;
-                let again = pings.last.map(|last| last + PING_AGAIN);
+                let again = pings.held_back();
                 Some(again.map_or(after_silence, |again| again.max(after_silence)))
             }
         }
@@ -375,8 +414,10 @@ impl Link {
             let user = |machine: &mut Client<Rc<Flow>>, stream| machine.user(stream).cloned();
             match event {
                 Event::Interim { stream } => {
-                    if let Some(flow) = user(&mut machine, stream) {
-                        flow.put_head(machine.head());
+                    if let Some(flow) = user(&mut machine, stream)
+                        && !flow.put_interim(machine.head())
+                    {
+                        machine.reset(stream, ErrorCode::EnhanceYourCalm);
                     }
                 }
                 Event::Head { stream, ends } => {

@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::{Buffer, Sleep};
@@ -115,6 +115,16 @@ impl StreamHandle {
     /// The connection ends as soon as nothing is under way on it.
     pub(crate) fn end_connection(&self) {
         self.sender.link.end_soon();
+    }
+
+    /// The connection serves until it is so old, whatever its group says.
+    pub(in crate::passing) fn keep_connection(&self, time: Duration) {
+        self.sender.link.keep_for(time);
+    }
+
+    /// Whether nothing is under way on the connection; to be asked before the request begins.
+    pub(in crate::passing) fn is_alone(&self) -> bool {
+        self.sender.link.is_unused()
     }
 
     /// What tells where the answer's body ends.

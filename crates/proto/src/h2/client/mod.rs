@@ -191,6 +191,8 @@ pub struct Client<S> {
     next_stream: u32,
     /// Streams that we have reset while the server could still send.
     forgiven: VecDeque<u32>,
+    /// The last of those that are not known one by one any more: of what is over, none up to it can be told apart from them.
+    forgiven_until: u32,
     /// The last stream that is served, once the server ends the connection.
     served_until: Option<u32>,
     /// Streams above that, which its user does not know of yet.
@@ -237,6 +239,7 @@ impl<S> Client<S> {
             receive_window,
             next_stream: 1,
             forgiven: VecDeque::new(),
+            forgiven_until: 0,
             served_until: None,
             not_served: Vec::new(),
             output,
@@ -384,18 +387,14 @@ impl<S> Client<S> {
         data: u32,
         ends: bool,
     ) -> Result<(), Option<StreamFault>> {
-        let Some(known) = self.streams.get_mut(&stream) else {
-            return Err(match self.forgiven.contains(&stream) {
+        let is_forgiven = || is_forgiven(&self.forgiven, self.forgiven_until, stream);
+        let known = self.streams.get_mut(&stream);
+        let Some(known) = known.filter(|known| known.receives) else {
+            return Err(match is_forgiven() {
                 true => None,
                 false => Some(StreamFault::HalfClosed("DATA", stream)),
             });
         };
-        if !known.receives {
-            return Err(match self.forgiven.contains(&stream) {
-                true => None,
-                false => Some(StreamFault::HalfClosed("DATA", stream)),
-            });
-        }
         if !known.has_head {
             return Err(Some(StreamFault::NoHead(stream)));
         }
@@ -523,7 +522,7 @@ impl<S> Client<S> {
         // Whatever becomes of it, the table must follow.
         let read = self.read_block(is_trailers, block)?;
         if !receives {
-            return match self.forgiven.contains(&stream) {
+            return match is_forgiven(&self.forgiven, self.forgiven_until, stream) {
                 true => Ok(None),
                 false => Err(Violation::HeadersAfterEnd(stream)),
             };
@@ -664,8 +663,10 @@ impl<S> Client<S> {
 
     /// Remembers a stream that we have reset.
     fn forgive(&mut self, stream: u32) {
-        if self.forgiven.len() >= FORGIVEN_MAX {
-            self.forgiven.pop_front();
+        if self.forgiven.len() >= FORGIVEN_MAX
+            && let Some(first) = self.forgiven.pop_front()
+        {
+            self.forgiven_until = self.forgiven_until.max(first);
         }
         self.forgiven.push_back(stream);
     }
@@ -846,4 +847,9 @@ fn enqueue<S>(queue: &mut VecDeque<u32>, number: u32, stream: &mut Stream<S>) {
         stream.is_queued = true;
         queue.push_back(number);
     }
+}
+
+/// Whether what comes for a stream that is over is no fault, because the server may not have heard by then that we have reset it.
+fn is_forgiven(forgiven: &VecDeque<u32>, until: u32, stream: u32) -> bool {
+    stream <= until || forgiven.contains(&stream)
 }

@@ -223,6 +223,13 @@ impl<S> Client<S> {
         head.bytes()
     }
 
+    /// Ends a request's body of which nothing is left: that has no bytes, and waits for no window (RFC 9113, section 6.9).
+    pub fn put_end(&mut self, stream: u32) {
+        if self.streams.get(&stream).is_some_and(|known| known.sends) {
+            self.put_data(stream, &[], true, false);
+        }
+    }
+
     /// Ends a request's body with trailers.
     pub fn put_trailers<'a>(&mut self, stream: u32, fields: impl IntoIterator<Item = Field<'a>>) {
         let Some(known) = self.streams.get_mut(&stream).filter(|known| known.sends) else {

@@ -640,6 +640,50 @@ fn what_follows_our_own_reset_is_no_fault() {
 }
 
 #[test]
+fn so_many_of_our_own_resets_are_forgiven_as_there_may_be() {
+    let mut client = begun(&[]);
+    let mut last = 0;
+    for _ in 0..2 * FORGIVEN_MAX {
+        last = open(&mut client, true).unwrap();
+        client.release(last);
+        client.clear_output();
+    }
+    let live = open(&mut client, true).unwrap();
+    client.clear_output();
+    for stream in [1, 3, last] {
+        assert_eq!(
+            feed(&mut client, &head(stream, 200, &[], false)),
+            Ok(vec![])
+        );
+        assert_eq!(feed(&mut client, &data(stream, b"x", true)), Ok(vec![]));
+    }
+    assert!(sent(&mut client).is_empty());
+    let events = feed(&mut client, &head(live, 200, &[], true)).unwrap();
+    assert_eq!(
+        events,
+        [Event::Head {
+            stream: live,
+            ends: true
+        }]
+    );
+}
+
+#[test]
+fn the_end_of_a_body_waits_for_no_window() {
+    let mut client = begun(&[(crate::h2::settings::INITIAL_WINDOW_SIZE, 0)]);
+    let stream = open(&mut client, false).unwrap();
+    client.clear_output();
+    client.wants_to_send(stream);
+    assert_eq!(client.turn(), None);
+    client.put_end(stream);
+    client.put_end(stream);
+    let frames = sent(&mut client);
+    assert_eq!(frames.len(), 1);
+    let (head, payload) = &frames[0];
+    assert!(head.kind == Kind::Data && head.has(flags::END_STREAM) && payload.is_empty());
+}
+
+#[test]
 fn who_lets_go_of_a_stream_hears_no_more_of_its_frame() {
     let lets_go: [fn(&mut Client<u32>, u32); 2] = [
         |client, stream| client.reset(stream, ErrorCode::Cancel),
