@@ -233,6 +233,36 @@ fn fields_from_the_table_cost_no_memory() {
     }
 }
 
+/// Files whose responses no window lets go, more than there are descriptors: those who come later are served.
+#[test]
+fn files_leave_descriptors_for_connections() {
+    for engine in engines::lines() {
+        let server = Server::start(
+            engine,
+            &format!("[main]\nworker_rlimit_nofile 240;\n{LINES}"),
+        );
+        server.write("large", &vec![b'x'; 1_000_000]);
+        is_served(&server);
+        let mut clients: Vec<Client> = (0..3)
+            .map(|_| Client::connect_with(server.port, &[(4, 1)]))
+            .collect();
+        for client in &mut clients {
+            for _ in 0..100 {
+                client.request("/large", &[]);
+            }
+        }
+        server.wait_for_log("failed (24: Too many open files)");
+        for _ in 0..3 {
+            is_served(&server);
+        }
+        assert!(
+            !server.error_log().contains("accept"),
+            "{}",
+            server.error_log()
+        );
+    }
+}
+
 /// A request at a time, whose response is there at once, from one that reads none of them.
 #[test]
 fn one_who_reads_nothing_is_read_no_more() {

@@ -396,9 +396,7 @@ async fn open_looking_at_links(path: Vec<u8>, links: Links) -> Result<(File, Met
 }
 
 fn open_looking_at_links_now(path: &[u8], links: Links) -> Result<(File, Metadata), Refused> {
-    let file = File::from(links.open(path)?);
-    let metadata = file.metadata()?;
-    Ok((file, metadata))
+    Ok(file::described(links.open(path)?)?)
 }
 
 /// What is asked for: the same path may be allowed in one place and refused in another.

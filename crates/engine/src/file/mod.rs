@@ -7,7 +7,7 @@
 pub(crate) mod residency;
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -197,11 +197,33 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
+/// A file or directory that has been opened for reading.
+///
+/// # Errors
+/// `EMFILE` where it has one of the last descriptors that the process may have, [`RESERVE`] of them: those are for connections, without
+/// which no one is served at all. That of `fstat()`.
+pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
+    // Descriptors are given from below.
+    if file.as_raw_fd() >= descriptors_for_files() {
+        return Err(Errno::MFILE.into());
+    }
     let metadata: Metadata = rustix::fs::fstat(&file)?.into();
     let file = File::from(file);
     let _ = file.0.identity.set((metadata.device, metadata.inode)); // nobody else has it yet
     Ok((file, metadata))
+}
+
+/// The part of all descriptors that files are not given.
+const RESERVE: u64 = 16;
+
+/// How many descriptors a process may have for files, and whatever else it has by then; asked for once, behind `worker_rlimit_nofile`.
+fn descriptors_for_files() -> RawFd {
+    static FILES_MAX: OnceLock<RawFd> = OnceLock::new();
+    *FILES_MAX.get_or_init(|| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let for_files = limit.map_or(u64::MAX, |limit| limit - limit / RESERVE);
+        RawFd::try_from(for_files).unwrap_or(RawFd::MAX)
+    })
 }
 
 /// Opens `path` if that needs no disk; `EAGAIN` if it might.
