@@ -148,7 +148,8 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
             }}"
         );
         let server = Setup::new(engine, &http).start();
-        for path in ["/", "/page"] {
+        // A request that goes on with its own method is not done without its body; a page is asked for by GET.
+        for (path, status) in [("/", 502), ("/page", 200)] {
             for (head, rest) in [
                 ("Content-Length: 10\r\n\r\nbegun", "ended"),
                 (
@@ -160,7 +161,8 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
                 client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{head}"));
                 let answer = client.response();
                 let told = String::from_utf8_lossy(&answer.body).into_owned();
-                assert_eq!(answer.status, 200, "{path} {head}");
+                assert_eq!(answer.status, status, "{path} {head}");
+                let told = if status == 200 { told } else { String::new() };
                 assert!(
                     told.is_empty() || told == "content-length: 0",
                     "{path} {head}: {told}"

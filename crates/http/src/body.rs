@@ -15,6 +15,7 @@ use engine::file::File;
 use engine::select::at_once;
 use framework::compile::{Compiler, Feature};
 use proto::h1::BodyLength;
+use proto::method::Method;
 
 use crate::exchange::{Abort, Exchange};
 use crate::log;
@@ -165,6 +166,8 @@ pub struct RequestBody {
     dropped: bool,
     /// A handler has taken some of it, and there is no other way to that.
     taken: bool,
+    /// What a handler has taken is gone, and the request has gone on to another.
+    lost: bool,
     /// It was refused for the length that its head announces.
     too_long: bool,
     /// The client left, or broke the rules, before a handler had read the whole.
@@ -348,9 +351,15 @@ impl RequestBody {
     /// Gives up what is left of a body of which a handler has taken some and that was not stored whole: what comes later is not the body
     /// that the head announces.
     pub fn give_up_rest(&mut self) {
-        if self.taken {
+        if self.taken && !self.is_read() {
+            self.lost = true;
             self.give_up();
         }
+    }
+
+    /// Whether there was a body, of which nothing is left because a handler has taken some of it.
+    pub fn is_lost(&self) -> bool {
+        self.lost
     }
 
     /// Gives up a body whose chunks were refused as they were dropped: of its length nothing was ever known, so that a
@@ -466,6 +475,7 @@ pub async fn read(
     if request.body.is_read() || !request.is_main() {
         return Ok(());
     }
+    miss_lost(request)?;
     if request.body.is_given_up() {
         drop_refused(request, exchange).await;
         return Ok(());
@@ -515,6 +525,19 @@ pub async fn read(
         }
     }
     store(request, parts, stored).await.map_err(Ok)
+}
+
+/// A request that changes something is not done without the body by which it would: 502, as the server that had it has failed.
+fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
+    if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
+        return Ok(());
+    }
+    logs::error!(
+        request,
+        Error,
+        "the body of the request has been passed on already and is not there for another handler"
+    );
+    Err(Ok(502))
 }
 
 /// Drops what has come of a body that was refused for its length. As in nginx, it is there, and empty, where that is the whole.
@@ -595,6 +618,9 @@ pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Pieces>, Result<u16, Abort>> {
+    if request.is_main() {
+        miss_lost(request)?;
+    }
     if request.body.is_read() || request.body.is_given_up() || !request.is_main() {
         return Ok(None);
     }

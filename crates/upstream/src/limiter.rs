@@ -52,6 +52,9 @@ const MEASURING_TIME_MAX: Duration = Duration::from_secs(5);
 const STUCK_SHARE: f64 = 10.0;
 /// this long where that is more, or there is no base.
 const STUCK_MIN: Duration = Duration::from_secs(1);
+/// The limit grows by that up to twice what it was, or up to this where that is more: servers that answer nothing at all are not to be given
+/// whatever comes.
+const STUCK_LIMIT_MAX: f64 = 32.0;
 
 /// A limit that follows how long answers take.
 #[derive(Debug)]
@@ -69,6 +72,8 @@ pub(crate) struct Limiter {
     measuring_took: Duration,
     /// When one was let through, answered or let through out of turn last.
     moved_at: Duration,
+    /// The limit before it has grown since.
+    stuck_at: Option<f64>,
     amiss: u32,
 }
 
@@ -112,6 +117,7 @@ impl Limiter {
             measuring_since: None,
             measuring_took: Duration::ZERO,
             moved_at: now,
+            stuck_at: None,
             amiss: 0,
         }
     }
@@ -151,7 +157,9 @@ impl Limiter {
                 Some(_) => 1.0,
                 None => self.limit,
             };
-            self.limit = (self.limit + more).min(LIMIT_MAX);
+            let before = *self.stuck_at.get_or_insert(self.limit);
+            let most = (2.0 * before).clamp(STUCK_LIMIT_MAX, LIMIT_MAX);
+            self.limit = (self.limit + more).min(most).max(self.limit);
         }
         if is_stuck {
             self.moved_at = now;
@@ -204,8 +212,13 @@ impl Limiter {
 
     fn judge(&mut self, now: Duration, window: Window) {
         let mean = window.sum / f64::from(window.answers);
+        self.stuck_at = None;
         let Some(base) = self.base.filter(|_| self.doing != Doing::Measuring) else {
             let is_first = self.base.replace(mean).is_none() || self.limit <= LIMIT_MIN;
+            if is_first {
+                // It may have grown while nothing was answered.
+                self.limit = LIMIT_MIN;
+            }
             let since = self.measuring_since.unwrap_or(now);
             self.measuring_took = now.saturating_sub(since);
             let was_amiss = std::mem::take(&mut self.amiss) >= WINDOWS_AMISS;

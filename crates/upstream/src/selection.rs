@@ -155,9 +155,12 @@ impl Selection {
         let mut untried = here.filter(|(index, _)| !self.tried.contains(*index));
         let is_of_peers = self.side == SideOf::Peers;
         let mut backup = self.peers.backup.iter();
+        let looks_out = self.group.outliers.is_some();
+        let may_be_asked =
+            |peer: &Peer| peer.is_live(now) && !(looks_out && peer.state().standing.is_out(now));
         self.tries_left > 1
-            && (untried.any(|(_, peer)| peer.is_live(now))
-                || (is_of_peers && backup.any(|peer| peer.is_live(now))))
+            && (untried.any(|(_, peer)| may_be_asked(peer))
+                || (is_of_peers && backup.any(may_be_asked)))
     }
 
     /// Whether a peer has been tried in vain.

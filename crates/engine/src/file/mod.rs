@@ -7,9 +7,9 @@
 pub(crate) mod residency;
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -32,6 +32,12 @@ struct Open {
     answers: residency::Answers,
     /// Device and inode, once they are known.
     identity: OnceLock<(u64, u64)>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is known of a file.
@@ -200,11 +206,13 @@ const READ: OFlags = OFlags::RDONLY
 /// A file or directory that has been opened for reading.
 ///
 /// # Errors
-/// `EMFILE` where it has one of the last descriptors that the process may have, [`RESERVE`] of them: those are for connections, without
-/// which no one is served at all. That of `fstat()`.
+/// `EMFILE` where files have most of the descriptors that the process may have and this is one of the last: those are for connections,
+/// without which no one is served at all. That of `fstat()`.
 pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
+    let limit = descriptors_max();
     // Descriptors are given from below.
-    if file.as_raw_fd() >= descriptors_for_files() {
+    let is_of_the_last = u64::from(file.as_raw_fd().unsigned_abs()) >= limit - limit / RESERVE;
+    if is_of_the_last && OPEN_FILES.load(Ordering::Relaxed) >= limit / 2 {
         return Err(Errno::MFILE.into());
     }
     let metadata: Metadata = rustix::fs::fstat(&file)?.into();
@@ -213,16 +221,18 @@ pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// The part of all descriptors that files are not given.
+/// One in so many descriptors is among the last.
 const RESERVE: u64 = 16;
 
-/// How many descriptors a process may have for files, and whatever else it has by then; asked for once, behind `worker_rlimit_nofile`.
-fn descriptors_for_files() -> RawFd {
-    static FILES_MAX: OnceLock<RawFd> = OnceLock::new();
-    *FILES_MAX.get_or_init(|| {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let for_files = limit.map_or(u64::MAX, |limit| limit - limit / RESERVE);
-        RawFd::try_from(for_files).unwrap_or(RawFd::MAX)
+/// Files that are open, of all threads.
+static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// How many descriptors the process may have; asked for once, behind `worker_rlimit_nofile`.
+fn descriptors_max() -> u64 {
+    static MAX: OnceLock<u64> = OnceLock::new();
+    *MAX.get_or_init(|| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        limit.current.unwrap_or(u64::MAX)
     })
 }
 
@@ -393,6 +403,7 @@ impl AsFd for File {
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
+        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
         File(Arc::new(Open {
             fd,
             answers: residency::Answers::default(),

@@ -215,6 +215,7 @@ fn write(
     head.put_authority(request, &settings.set, found.authority());
     head.put_set(request, &settings.set);
     if let Some(length) = request.header(Known::ContentLength)
+        && !request.body.is_lost()
         && !fields::sets(&settings.set, b"content-length")
         && !web.is_some_and(Web::is_text)
     {

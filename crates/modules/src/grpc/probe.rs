@@ -94,7 +94,7 @@ impl HealthProbe<'_> {
             passing: &settings.passing,
         };
         let mut peer = asking.connect(request, &reach).await?;
-        probe::keep(&mut peer, self.keeps);
+        probe::keep(&mut peer, self.keeps, &reach);
         let talked = asking.talk(request, peer, &conversation).await;
         let (mut peer, answer, deadline) = talked?;
         response::remember(request, &answer.read.head);

@@ -22,6 +22,7 @@ use super::family::Causes;
 use super::response;
 use super::sending::SENDING;
 use super::settings::Passing;
+use super::ssl::Secured;
 use super::tries::{self, Asking, AttemptError, Conversation, Reach};
 use crate::upstream::Group;
 
@@ -82,14 +83,19 @@ pub(crate) fn terms(keeps: Option<Keeping>, group: &Group, reach: &Reach) -> Byt
     format!("{KEPT} {number}").into()
 }
 
-/// Has a connection that is shared end with this probe, or, where it is to serve further ones, when it is as old as they say.
-pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>) {
+/// Has a connection that is shared end with this probe, or, where it is to serve further ones, when it is as old as they say. One with a
+/// certificate that was read for this probe would never be found again.
+pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach: &Reach) {
     let Some(stream) = peer.shared() else {
         return;
     };
     match keeps {
-        Some(Keeping { time, .. }) => stream.keep_connection(time),
-        None => stream.end_connection(),
+        Some(Keeping { time, .. })
+            if !reach.secured.as_ref().is_some_and(Secured::is_of_request) =>
+        {
+            stream.keep_connection(time)
+        }
+        _ => stream.end_connection(),
     }
 }
 

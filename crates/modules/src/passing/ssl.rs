@@ -441,6 +441,11 @@ enum Agreed {
 }
 
 impl Secured {
+    /// Whether the certificate was read for this request.
+    pub(super) fn is_of_request(&self) -> bool {
+        matches!(self.agreed, Agreed::Place(_))
+    }
+
     /// Appends what must agree where two requests use one connection.
     pub(super) fn append_terms(&self, terms: &mut Vec<u8>) {
         match &self.agreed {

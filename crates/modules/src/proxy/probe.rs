@@ -117,7 +117,7 @@ impl Probe<'_> {
             Http2Conversation::new(&settings.passing, &head, false, &RequestBody::None);
         let asking = self.asking();
         let mut peer = asking.connect(request, &reach).await?;
-        probe::keep(&mut peer, self.keeps);
+        probe::keep(&mut peer, self.keeps, &reach);
         let talked = asking.talk(request, peer, &conversation).await;
         let (peer, answer, deadline) = talked?;
         response::remember(request, &answer.read.head);

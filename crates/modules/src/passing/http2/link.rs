@@ -312,13 +312,10 @@ impl Link {
                     links.borrow_mut().make_room(self);
                 }
             }
-            if self.is_doubted.get() && pings.asked.is_none() {
-                if pings.may_ask() {
-                    self.ask_for_life(&mut pings);
-                    continue;
-                }
-                // It is alive, and has only nothing to say.
-                self.is_doubted.set(false);
+            // Where it may not be asked again so soon, no request begins until something comes.
+            if self.is_doubted.get() && pings.asked.is_none() && pings.may_ask() {
+                self.ask_for_life(&mut pings);
+                continue;
             }
             match self.wait(is_full, self.deadline(&pings)).await {
                 Woken::Called | Woken::Drained(Ok(())) => {}
