@@ -185,6 +185,8 @@ async def statuses():
 async def deadline():
     async with channel() as on:
         calls = Calls(on)
+        # A handshake is not part of what the deadlines are for.
+        await calls.notes("late")
         # Before anything of an answer, and within one.
         waits = calls.unary("Wait", b"", timeout=0.3, metadata=[("x-word", "late")])
         same((await failure(waits))[0], "DEADLINE_EXCEEDED")
