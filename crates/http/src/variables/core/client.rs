@@ -104,9 +104,6 @@ fn joined_known(request: &Request, known: Known, separator: u8, out: &mut Vec<u8
 /// The length that the client announced; for a chunked body what was counted, once it is read or has broken off, which is
 /// nothing of one that was dropped.
 pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    if request.body.is_lost() {
-        return decimal(0, out);
-    }
     if let Some(value) = request.header(Known::ContentLength) {
         out.extend_from_slice(value);
         return true;
