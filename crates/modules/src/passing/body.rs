@@ -429,15 +429,6 @@ impl UpstreamBody {
         self.has_come() && !broken && self.ahead.is_empty()
     }
 
-    /// Whether something is given without that more is received: it has been read ahead while the reader waited for something else.
-    /// Wherever this says so, [`next`](Source::next) gives something, so that nobody turns round and round.
-    fn stands_ready(&self) -> bool {
-        if !self.told.is_empty() || self.ahead.is_in_file() {
-            return true;
-        }
-        !self.ahead.is_writing() && (!self.ahead.is_empty() || self.ending.is_some())
-    }
-
     /// What has been received has been taken: finds out whether that was the end.
     fn settle(&mut self) {
         if self.ending.is_some() {
@@ -563,9 +554,6 @@ impl Source for UpstreamBody {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.stands_ready() {
-            return Poll::Ready(());
-        }
         match self.ahead.is_writing() {
             true => self.poll_written(context),
             false => self.poll_receive(context),
