@@ -143,6 +143,7 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
                 listen 127.0.0.1:@PORT@;
                 location / {{ proxy_pass http://127.0.0.1:{upstream}; error_page 502 = @second; }}
                 location /page {{ proxy_pass http://127.0.0.1:{upstream}; error_page 502 =200 /second; }}
+                location /limited {{ client_max_body_size 4; proxy_request_buffering on; proxy_pass http://127.0.0.1:{upstream}; error_page 413 = @second; }}
                 location @second {{ proxy_set_header X-Second 1; proxy_pass http://127.0.0.1:{upstream}; }}
                 location = /second {{ proxy_set_header X-Second 1; proxy_pass http://127.0.0.1:{upstream}; }}
             }}"
@@ -170,6 +171,16 @@ fn a_body_that_one_upstream_has_had_is_not_announced_to_another() {
                 client.send(rest);
             }
         }
+        // One that is refused is as empty as before for the handler of the page, also where some of it had been read.
+        let mut client = server.connect();
+        client.send("POST /limited HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+        client.send("8\r\ncdefghij\r\n0\r\n\r\n");
+        let answer = client.response();
+        assert_eq!(
+            (answer.status, &*answer.body),
+            (200, &b"content-length: 0"[..])
+        );
     });
 }
 

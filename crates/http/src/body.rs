@@ -166,7 +166,7 @@ pub struct RequestBody {
     dropped: bool,
     /// A handler has taken some of it, and there is no other way to that.
     taken: bool,
-    /// What a handler has taken is gone, and the request has gone on to another.
+    /// What a handler has taken is gone, passed on or for want of a place to store it, and the request has gone on to another.
     lost: bool,
     /// It was refused for the length that its head announces.
     too_long: bool,
@@ -349,9 +349,9 @@ impl RequestBody {
     }
 
     /// Gives up what is left of a body of which a handler has taken some and that was not stored whole: what comes later is not the body
-    /// that the head announces.
+    /// that the head announces. One that was refused has been given up already.
     pub fn give_up_rest(&mut self) {
-        if self.taken && !self.is_read() {
+        if self.taken && !self.is_read() && !self.dropped {
             self.lost = true;
             self.give_up();
         }
@@ -527,7 +527,7 @@ pub async fn read(
     store(request, parts, stored).await.map_err(Ok)
 }
 
-/// A request that changes something is not done without the body by which it would: 502, as the server that had it has failed.
+/// A request that changes something is not done without the body by which it would: what had it has failed.
 fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
     if !request.body.is_lost() || matches!(request.method, Method::Get | Method::Head) {
         return Ok(());
@@ -535,7 +535,7 @@ fn miss_lost(request: &Request) -> Result<(), Result<u16, Abort>> {
     logs::error!(
         request,
         Error,
-        "the body of the request has been passed on already and is not there for another handler"
+        "the body of the request is lost, and cannot be passed on again"
     );
     Err(Ok(502))
 }
@@ -618,10 +618,11 @@ pub async fn read_at_hand(
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Pieces>, Result<u16, Abort>> {
-    if request.is_main() {
-        miss_lost(request)?;
+    if request.body.is_read() || !request.is_main() {
+        return Ok(None);
     }
-    if request.body.is_read() || request.body.is_given_up() || !request.is_main() {
+    miss_lost(request)?;
+    if request.body.is_given_up() {
         return Ok(None);
     }
     let came_with_head = request.body.came_with_head() as u64;

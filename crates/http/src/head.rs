@@ -172,7 +172,6 @@ impl Request {
         self.arrival = Arrival::default();
         self.count();
         self.sent = Sent::default();
-        self.clear_shared();
     }
 
     /// Makes a finished request the next one with the same head, which came along with it.

@@ -310,6 +310,17 @@ fn is_same_file(one: &fs::File, other: &fs::File) -> bool {
 mod tests {
     use super::*;
 
+    fn rename<'a>(source: &'a Path, target: &'a Path) -> Rename<'a> {
+        Rename {
+            source,
+            target,
+            access: Some(0o600),
+            path_access: 0o600,
+            modified: None,
+            create_path: false,
+        }
+    }
+
     /// A folder can be opened and not be read: a copy of it fails once there is something to be removed, as on a disk that is
     /// full.
     #[test]
@@ -320,14 +331,7 @@ mod tests {
         fs::create_dir_all(&place).unwrap();
         let target = place.join("file");
         fs::write(&target, "as before").unwrap();
-        let rename = Rename {
-            source: &source,
-            target: &target,
-            access: Some(0o600),
-            path_access: 0o600,
-            modified: None,
-            create_path: false,
-        };
+        let rename = rename(&source, &target);
         let mut done = Done::default();
         assert!(!rename.over_file_systems(&mut done));
         // It has come as far as that, and what it has made has been removed without a word.
@@ -352,14 +356,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let (source, target) = (folder.join("source"), folder.join("target"));
         fs::write(&source, "bytes").unwrap();
-        let rename = Rename {
-            source: &source,
-            target: &target,
-            access: Some(0o600),
-            path_access: 0o600,
-            modified: None,
-            create_path: false,
-        };
+        let rename = rename(&source, &target);
         let mut done = Done::default();
         assert!(rename.over_file_systems(&mut done));
         assert!(done.lines.is_empty(), "{:?}", done.lines);

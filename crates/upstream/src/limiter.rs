@@ -8,13 +8,13 @@
 //!      └────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else: one more is
-//! let through for each second of that, and the base is not measured then.
-//!
 //! The *base* is how long answers take while few requests are under way. The limit follows the *gradient*, the base (and half of
 //! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
 //! averaged as geometric means, since it is by ratios that they are compared: an answer that took a hundred times as long as others do, or a
 //! mixture of cheap and dear pages, then moves it little.
+//!
+//! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else. Then the
+//! limit grows, by one each time and within bounds, twofold while there is no base; and a base is not measured.
 //!
 //! No clock: the caller says when it is. <https://github.com/Netflix/concurrency-limits>,
 //! <https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/adaptive_concurrency_filter>

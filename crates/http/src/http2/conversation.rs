@@ -398,8 +398,10 @@ impl<'a> Talk<'a> {
         if self.at < input.len() {
             self.input = input;
         }
-        let within = self.shared.with(|machine| machine.is_within_frame());
-        self.is_late &= self.shared.with(|machine| machine.is_within_late());
+        let (within, within_late) = self
+            .shared
+            .with(|machine| (machine.is_within_frame(), machine.is_within_late()));
+        self.is_late &= within_late;
         self.within_frame_since = match (within && !self.is_late, self.within_frame_since) {
             (false, _) => None,
             (true, None) => Some(engine::now()),

@@ -1,5 +1,7 @@
 //! The client's machine against a server that is written out frame by frame.
 
+mod bodies;
+
 use super::*;
 use crate::h2::hpack::Field;
 use crate::h2::hpack::literal::{self, FieldName};
@@ -389,178 +391,6 @@ fn a_head_that_repeats_is_the_same_and_another_is_read() {
 }
 
 #[test]
-fn bodies_of_requests_keep_within_the_windows() {
-    let mut client = begun(&[(settings::INITIAL_WINDOW_SIZE, 10)]);
-    let (one, two) = (
-        open(&mut client, false).unwrap(),
-        open(&mut client, false).unwrap(),
-    );
-    assert_eq!(client.turn(), None);
-    client.wants_to_send(one);
-    client.wants_to_send(one);
-    client.wants_to_send(two);
-    assert_eq!(client.turn(), Some((one, 10)));
-    client.put_data(one, b"12345", false, true);
-    assert_eq!(client.turn(), Some((two, 10)));
-    client.put_data(two, b"1234567890", false, true);
-    assert_eq!(client.turn(), Some((one, 5)));
-    client.put_data(one, b"12345", false, true);
-    assert_eq!(client.turn(), None);
-    // Smaller windows, below zero; then credit for one, and larger windows for both.
-    let update = |stream, bytes| frame_of(|out| frame::put_window_update(out, stream, bytes));
-    feed(&mut client, &settings(&[(4, 3)])).unwrap();
-    feed(&mut client, &update(two, 7)).unwrap();
-    assert_eq!(client.turn(), None);
-    feed(&mut client, &update(two, 1)).unwrap();
-    assert_eq!(client.turn(), Some((two, 1)));
-    client.put_data(two, b"1", false, true);
-    feed(&mut client, &settings(&[(4, 1 << 20)])).unwrap();
-    let (first, allowed) = client.turn().unwrap();
-    assert_eq!(allowed, sending::QUANTUM as usize);
-    client.put_data(first, &[0; 16_384], true, false);
-    let second = client.turn().unwrap().0;
-    assert_ne!(first, second);
-    client.put_data(second, &[0; 16_384], false, true);
-    // The connection's window is used up before the stream's.
-    let mut left = 65_535 - 21 - 2 * 16_384;
-    while let Some((stream, allowed)) = client.turn() {
-        assert_eq!(stream, second);
-        left -= allowed;
-        client.put_data(stream, &vec![0; allowed], false, true);
-    }
-    assert_eq!(left, 0);
-    feed(&mut client, &update(0, 5)).unwrap();
-    assert_eq!(client.turn(), Some((second, 5)));
-    let data = client.sent(second, 0, true, false);
-    assert!(FrameHead::read(&data).has(flags::END_STREAM));
-    assert_eq!(client.turn(), None);
-    // A server that does not want the rest.
-    let third = open(&mut client, false).unwrap();
-    client.wants_to_send(third);
-    client.clear_output();
-    feed(&mut client, &head(third, 200, &[], true)).unwrap();
-    client.release(third);
-    let frames = sent(&mut client);
-    assert_eq!(frames[0].0.kind, Kind::Reset);
-    assert_eq!(frames[0].1, ErrorCode::NoError.number().to_be_bytes());
-    assert_eq!(client.turn(), None);
-}
-
-#[test]
-fn windows_that_grow_together_give_turns_in_the_order_of_their_streams() {
-    let mut client = begun(&[(settings::INITIAL_WINDOW_SIZE, 0)]);
-    let streams: Vec<u32> = (0..40).map(|_| open(&mut client, false).unwrap()).collect();
-    for stream in &streams {
-        client.wants_to_send(*stream);
-    }
-    assert_eq!(client.turn(), None);
-    feed(&mut client, &settings(&[(4, 5)])).unwrap();
-    let mut turns = Vec::new();
-    while let Some((stream, 5)) = client.turn() {
-        client.put_data(stream, b"12345", true, false);
-        turns.push(stream);
-    }
-    assert_eq!(turns, streams);
-}
-
-#[test]
-fn windows_that_become_too_large_are_the_servers_fault() {
-    let update = |stream, bytes| frame_of(|out| frame::put_window_update(out, stream, bytes));
-    let mut client = begun(&[]);
-    open(&mut client, false).unwrap();
-    assert_eq!(
-        feed(&mut client, &update(0, WINDOW_MAX)),
-        Err(Violation::WindowOverflow(WINDOW_MAX, 65_535))
-    );
-    let mut client = begun(&[]);
-    open(&mut client, false).unwrap();
-    assert_eq!(
-        feed(&mut client, &update(0, 0)),
-        Err(Violation::NoIncrement)
-    );
-    assert_eq!(
-        feed(&mut client, &update(1, 5)),
-        Ok(vec![]),
-        "credit is taken"
-    );
-    assert_eq!(
-        feed(&mut client, &settings(&[(4, WINDOW_MAX)])),
-        Err(Violation::SettingOverflows(WINDOW_MAX))
-    );
-    for (bytes, fault, ends) in [
-        (0, StreamFault::NoIncrement(1), false),
-        // Also where there is nothing to send.
-        (0, StreamFault::NoIncrement(1), true),
-        (
-            WINDOW_MAX,
-            StreamFault::WindowOverflow(1, WINDOW_MAX, 65_535),
-            false,
-        ),
-    ] {
-        let mut client = begun(&[]);
-        open(&mut client, ends).unwrap();
-        let events = feed(&mut client, &update(1, bytes)).unwrap();
-        let expected = Event::Reset {
-            stream: 1,
-            code: fault.code(),
-            fault: Some(fault),
-        };
-        assert_eq!(events, [expected]);
-    }
-}
-
-#[test]
-fn credit_is_given_in_large_steps() {
-    let mut client = Client::new(Limits {
-        stream_window: 40_000,
-        ..LIMITS
-    });
-    feed(&mut client, &settings(&[])).unwrap();
-    client.clear_output();
-    let stream = open(&mut client, true).unwrap();
-    client.clear_output();
-    feed(&mut client, &head(stream, 200, &[], false)).unwrap();
-    let part = data(stream, &[0; 16_000], false);
-    feed(&mut client, &part).unwrap();
-    client.consumed(stream, 16_000);
-    assert_eq!(client.output(), b"");
-    feed(&mut client, &part).unwrap();
-    // Half of what has come is still unread, so that only the rest is credited.
-    client.consumed(stream, 8000);
-    let frames = sent(&mut client);
-    assert_eq!(frames.len(), 1);
-    assert_eq!(
-        (frames[0].0.kind, frames[0].0.stream),
-        (Kind::WindowUpdate, 1)
-    );
-    assert_eq!(frames[0].1, 24_000_u32.to_be_bytes());
-    // 8,000 are unread and 32,000 may come.
-    feed(&mut client, &part).unwrap();
-    feed(&mut client, &part).unwrap();
-    let events = feed(&mut client, &data(stream, b"x", false)).unwrap();
-    let fault = StreamFault::Flow(stream, 1, 0);
-    assert_eq!(
-        events,
-        [Event::Reset {
-            stream,
-            code: ErrorCode::FlowControlError,
-            fault: Some(fault)
-        }]
-    );
-    // The connection's window is held up by no stream.
-    let mut credit = 0;
-    for _ in 0..70_000 {
-        feed(&mut client, &data(stream, &[0; 16_384], false)).unwrap();
-        for (head, payload) in sent(&mut client) {
-            if (head.kind, head.stream) == (Kind::WindowUpdate, 0) {
-                credit += u32::from_be_bytes(payload.try_into().unwrap());
-            }
-        }
-    }
-    assert!(credit > WINDOW_MAX / 2);
-}
-
-#[test]
 fn streams_above_the_last_are_given_back() {
     let mut client = begun(&[]);
     for expected in [1, 3, 5, 7] {
@@ -666,21 +496,6 @@ fn so_many_of_our_own_resets_are_forgiven_as_there_may_be() {
             ends: true
         }]
     );
-}
-
-#[test]
-fn the_end_of_a_body_waits_for_no_window() {
-    let mut client = begun(&[(crate::h2::settings::INITIAL_WINDOW_SIZE, 0)]);
-    let stream = open(&mut client, false).unwrap();
-    client.clear_output();
-    client.wants_to_send(stream);
-    assert_eq!(client.turn(), None);
-    client.put_end(stream);
-    client.put_end(stream);
-    let frames = sent(&mut client);
-    assert_eq!(frames.len(), 1);
-    let (head, payload) = &frames[0];
-    assert!(head.kind == Kind::Data && head.has(flags::END_STREAM) && payload.is_empty());
 }
 
 #[test]
@@ -969,36 +784,4 @@ fn frames_of_the_connection_are_answered() {
     assert!(!client.is_within_frame());
     feed(&mut client, &[0, 0]).unwrap();
     assert!(client.is_within_frame());
-}
-
-#[test]
-fn trailers_of_a_request_end_its_body() {
-    let mut client = begun(&[]);
-    let stream = open(&mut client, false).unwrap();
-    client.wants_to_send(stream);
-    client.clear_output();
-    client.put_trailers(stream, fields(&[("checksum", "1")]));
-    let frames = sent(&mut client);
-    assert_eq!(frames.len(), 1);
-    assert!(frames[0].0.has(flags::END_STREAM));
-    assert_eq!(client.turn(), None);
-    client.put_trailers(stream, fields(&[("checksum", "1")]));
-    assert_eq!(client.output(), b"");
-    assert_eq!(client.open_again(1), None);
-}
-
-#[test]
-fn pings_behind_data_that_was_sent_do_not_count() {
-    let mut client = begun(&[]);
-    let stream = open(&mut client, false).unwrap();
-    let ping = frame_of(|out| frame::put_ping(out, false, *b"12345678"));
-    // As servers of gRPC measure how much may be on its way.
-    for _ in 0..5000 {
-        client.put_data(stream, b"a", false, true);
-        assert_eq!(feed(&mut client, &ping), Ok(vec![]));
-        client.clear_output();
-    }
-    let flood = ping.repeat(201);
-    let violation = Violation::TooMany("PING frames");
-    assert_eq!(feed(&mut client, &flood), Err(violation));
 }
