@@ -7,7 +7,7 @@ use bytes::Bytes;
 use engine::net::Address;
 use logs::Subject;
 
-use crate::{Captures, Scratch, Source, Table, Variable};
+use crate::{Captures, Definition, Scratch, Source, Table, Variable};
 
 /// The values of a context that have been asked for, by index.
 pub type Values = Vec<Cached>;
@@ -65,7 +65,7 @@ pub trait Context: Subject + Sized + 'static {
         let _ = name;
     }
 
-    /// Appends a variable's value; false when there is none.
+    /// Appends a variable's value; false when there is none, as for one whose value needs itself.
     fn append_variable(&mut self, variable: Variable<Self>, out: &mut Vec<u8>) -> bool {
         match self.values().borrow().get(variable.index()) {
             Some(Cached::Value(value)) => {
@@ -79,6 +79,27 @@ pub trait Context: Subject + Sized + 'static {
         let Some(definition) = scope.variables().definition(variable) else {
             return false;
         };
+        if !self.scratch().enter() {
+            logs::error!(
+                self,
+                Error,
+                "cycle while evaluating variable \"{}\"",
+                definition.name
+            );
+            return false;
+        }
+        let found = self.append_evaluated(variable, definition, out);
+        self.scratch().leave();
+        found
+    }
+
+    /// Evaluates a variable, appends the value and keeps what is to be kept of it.
+    fn append_evaluated(
+        &mut self,
+        variable: Variable<Self>,
+        definition: &Definition<Self>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let value = match &definition.source {
             Source::Builtin(evaluate) => return evaluate(self, out),
             Source::Family(evaluate, rest) => return evaluate(self, rest, out),

@@ -211,6 +211,28 @@ fn a_map_with_captures() {
     assert_eq!(error.as_deref(), Some("the duplicate \"said\" variable"));
 }
 
+/// With what nginx gives: what is asked for in a circle has no value at the hundredth variable.
+#[test]
+fn variables_that_need_themselves() {
+    let text = |left, right| format!("{}{}", "<".repeat(left), ">".repeat(right));
+    for (blocks, expected) in [
+        (
+            "map $said $one { default $two; } map $said $two { default $one; }",
+            String::new(),
+        ),
+        ("map $one $one { default x; }", "x".into()),
+        (
+            "map $two $one { default <$two>; volatile; } map $said $two { default $one; }",
+            text(50, 50),
+        ),
+        ("map $said $one { default <$one; }", text(100, 0)),
+    ] {
+        let mut one = session(blocks, "$one").unwrap();
+        assert_eq!(value(&mut one), expected, "{blocks}");
+        assert_eq!(value(&mut one), expected, "{blocks}, once more");
+    }
+}
+
 #[test]
 fn geo_by_the_peer_and_by_a_variable() {
     let blocks = "geo $place { 192.0.2.0/24 near; default far; } \
