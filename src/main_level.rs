@@ -106,7 +106,7 @@ static WORKER_SHUTDOWN_TIMEOUT: Setting<Duration> =
         .contexts(Contexts::MAIN)
         .manual(
             "How long connections may stay open after the order to quit, and those accepted \
-             before a reload after that. Without it there is no limit.",
+             before a reload after that. Without it, or with 0, there is no limit.",
         );
 
 static WORKER_PRIORITY: Setting<i32> = Setting::new("worker_priority", &["number"], priority)
@@ -192,7 +192,7 @@ pub(crate) struct MainLevel {
     pub(crate) working_directory: Option<PathBuf>,
     /// `env`
     pub(crate) environment: Vec<String>,
-    /// `worker_shutdown_timeout`
+    /// `worker_shutdown_timeout`; as in nginx, 0 is none.
     pub(crate) shutdown_timeout: Option<Duration>,
 }
 
@@ -227,7 +227,9 @@ impl MainLevel {
             core_size_max: root.written(&WORKER_RLIMIT_CORE)?,
             working_directory: root.written(&WORKING_DIRECTORY)?,
             environment: root.written(&ENV)?.unwrap_or_default(),
-            shutdown_timeout: root.written(&WORKER_SHUTDOWN_TIMEOUT)?,
+            shutdown_timeout: root
+                .written(&WORKER_SHUTDOWN_TIMEOUT)?
+                .filter(|timeout| !timeout.is_zero()),
         })
     }
 }
@@ -424,7 +426,30 @@ fn cpu_mask(word: &Word) -> Result<Vec<usize>, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::application::{Texts, registry};
+
+    fn main_level(text: &str) -> MainLevel {
+        let path = Path::new("/nginx.conf");
+        let files = Texts(BTreeMap::from([(
+            path.to_owned(),
+            text.as_bytes().to_vec(),
+        )]));
+        let prefix = Path::new("/");
+        let loaded = conf::load(path, prefix, &[], registry(), &files);
+        MainLevel::compile(loaded.tree.root(), prefix, &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn a_shutdown_timeout_of_0_is_none() {
+        let timeout = |text: &str| main_level(text).shutdown_timeout;
+        assert_eq!(timeout("worker_shutdown_timeout 0;"), None);
+        assert_eq!(timeout(""), None);
+        let second = Duration::from_secs(1);
+        assert_eq!(timeout("worker_shutdown_timeout 1s;"), Some(second));
+    }
 
     fn word(text: &str) -> Word {
         Word {
