@@ -143,7 +143,7 @@ pub enum LogPlace {
 /// One descriptor that a configuration needs.
 pub struct Need {
     /// What it is, for instance `listen 127.0.0.1:8080` or `log /var/log/x`: over a reload the
-    /// same key keeps the same descriptor.
+    /// same key keeps the same descriptor, unless it is that of a log that can be opened again.
     pub key: String,
     /// Listener or log.
     pub kind: NeedKind,
@@ -184,7 +184,7 @@ pub enum NeedKind {
     },
     /// A log.
     Log {
-        /// Whether USR1 opens it again: true of files, not of standard error.
+        /// Whether USR1 and a reload open it again: true of files, not of standard error.
         can_be_reopened: bool,
     },
 }

@@ -19,7 +19,7 @@ use crate::log::{Level, Log, Output, Target};
 pub(crate) const START_ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// The kind of what USR1 opens again.
+/// The kind of what USR1 and every reload open again.
 const REOPENED: NeedKind = NeedKind::Log {
     can_be_reopened: true,
 };
@@ -37,8 +37,8 @@ pub(crate) struct Held {
 pub(crate) struct Descriptors(Vec<Held>);
 
 impl Descriptors {
-    /// Opens what is needed and not held already. On failure nothing stays open, and what is
-    /// logged is returned as well.
+    /// Opens what is needed and not [kept](Descriptors::kept_for) of what is held. On failure nothing stays open, and
+    /// what is logged is returned as well.
     pub(crate) fn open(
         needs: &[Need],
         held: &Descriptors,
@@ -48,7 +48,7 @@ impl Descriptors {
         let mut opened = Descriptors::default();
         let mut left: Vec<&Need> = Vec::new();
         for need in needs {
-            match held.find(&need.key) {
+            match held.kept_for(need) {
                 Some(held) => {
                     if let Some(kept) = &need.kept {
                         alert(log, (kept.before)(&held.descriptor));
@@ -190,6 +190,11 @@ impl Descriptors {
         log_targets(targets, |key| {
             self.find(key).map(|held| Rc::clone(&held.descriptor))
         })
+    }
+
+    /// What a reload keeps for a need. Files of logs are opened anew, as with nginx: they may have been moved away.
+    fn kept_for(&self, need: &Need) -> Option<&Held> {
+        self.find(&need.key).filter(|_| need.kind != REOPENED)
     }
 
     fn find(&self, key: &str) -> Option<&Held> {
@@ -347,6 +352,27 @@ mod tests {
         ));
         second.close_missing_in(&first, &silent());
         assert_eq!(second.keys(), ["b"]);
+    }
+
+    #[test]
+    fn files_of_logs_are_opened_anew() {
+        let log = |can_be_reopened| {
+            [Need {
+                kind: NeedKind::Log { can_be_reopened },
+                ..need("log", anything)
+            }]
+        };
+        for can_be_reopened in [true, false] {
+            let needs = log(can_be_reopened);
+            let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
+            let second = Descriptors::open(&needs, &first, 1, &silent()).unwrap();
+            assert_eq!(second.keys(), ["log"]);
+            let same = Rc::ptr_eq(
+                &first.find("log").unwrap().descriptor,
+                &second.find("log").unwrap().descriptor,
+            );
+            assert_eq!(same, !can_be_reopened);
+        }
     }
 
     #[test]

@@ -512,6 +512,23 @@ fn usr1_opens_the_logs_again() {
 }
 
 #[test]
+fn a_reload_opens_the_logs_again() {
+    let server = Server::running("answer one;");
+    assert_eq!(server.ask(), "one");
+    for name in ["access.log", "error.log"] {
+        fs::rename(server.path(name), server.path(&format!("{name}.1"))).unwrap();
+    }
+    server.configure("answer two;");
+    assert_eq!(server.run(&["-s", "reload"]), (Some(0), String::new()));
+    assert_eq!(server.ask(), "two");
+    for (name, line) in [("access.log.1", "one"), ("access.log", "two")] {
+        let text = || fs::read_to_string(server.path(name)).unwrap_or_default();
+        wait_for(name, || text() == format!("answered {line}\n"));
+    }
+    server.wait_for_log("generation 1 of ");
+}
+
+#[test]
 fn a_worker_whose_master_is_gone_ends_gracefully() {
     let mut server = Server::running("answer one;");
     assert_eq!(server.ask(), "one");

@@ -1,8 +1,8 @@
 //! Reload, in two steps: prepare, where everything may fail and nothing changes, and commit,
 //! where nothing can fail.
 //!
-//! *Prepare*: the master reads the configuration, opens what is new and sends the bundle to the
-//! worker that serves, or to a new worker process where a changed directive asks for one.
+//! *Prepare*: the master reads the configuration, opens logs and what is new, and sends the bundle
+//! to the worker that serves, or to a new worker process where a changed directive asks for one.
 //! *Commit*: when that worker says that it is ready.
 
 use std::io;
@@ -235,7 +235,7 @@ impl Master {
         }
     }
 
-    /// Reads the configuration from `files`, opens what is new and seals the bundle; the errors, once logged.
+    /// Reads the configuration from `files`, opens logs and what is new, and seals the bundle; the errors, once logged.
     fn next_generation<F: Files>(&self, files: Recorder<F>) -> Result<Generation, Vec<String>> {
         // A mistake in the compiler of the configuration must not end the master.
         let examine = || start::examine(&self.options, self.application, files);
