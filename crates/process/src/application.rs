@@ -192,7 +192,7 @@ pub enum NeedKind {
 /// Why a descriptor could not be opened, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has the address: worth another try at start, and no error in a test.
+    /// Another process has the address: worth another try, and no error in a test.
     AddressInUse(String),
     /// Anything else.
     Failed(String),

@@ -14,9 +14,9 @@ use crate::application::{LogPlace, LogTarget, Need, NeedKind, OpenError};
 use crate::bundle;
 use crate::log::{Level, Log, Output, Target};
 
-/// How often a start tries to bind before it gives up, and how long it waits in between: another
-/// program may be just about to end.
-pub(crate) const START_ATTEMPTS: u32 = 5;
+/// How often a start or a reload tries to bind before it gives up, and how long it waits in between, as nginx does:
+/// another program may be just about to end.
+const BIND_ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// The kind of what USR1 and every reload open again.
@@ -42,7 +42,6 @@ impl Descriptors {
     pub(crate) fn open(
         needs: &[Need],
         held: &Descriptors,
-        attempts: u32,
         log: &Log,
     ) -> Result<Descriptors, Vec<String>> {
         let mut opened = Descriptors::default();
@@ -60,7 +59,7 @@ impl Descriptors {
         }
         let surplus: Vec<Held> = held.surplus(needs).cloned().collect();
         opened.0.extend(surplus);
-        for attempt in 1..=attempts {
+        for attempt in 1..=BIND_ATTEMPTS {
             let mut errors = Vec::new();
             let mut in_use = Vec::new();
             for need in left {
@@ -78,8 +77,8 @@ impl Descriptors {
             if errors.is_empty() {
                 return Ok(opened);
             }
-            if in_use.len() < errors.len() || attempt == attempts {
-                if attempts > 1 && in_use.len() == errors.len() {
+            if in_use.len() < errors.len() || attempt == BIND_ATTEMPTS {
+                if in_use.len() == errors.len() {
                     log.write(Level::Emerg, "still could not bind()");
                 }
                 opened.close_missing_in(held, log);
@@ -341,10 +340,10 @@ mod tests {
     #[test]
     fn a_key_that_is_held_is_not_opened_again() {
         let needs = [need("a", anything), need("b", anything)];
-        let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
+        let first = Descriptors::open(&needs, &Descriptors::default(), &silent()).unwrap();
         let never = || Err(OpenError::Failed("opened again".into()));
         let needs = [need("b", never), need("c", anything)];
-        let mut second = Descriptors::open(&needs, &first, 1, &silent()).unwrap();
+        let mut second = Descriptors::open(&needs, &first, &silent()).unwrap();
         assert_eq!(second.keys(), ["b", "c"]);
         assert!(Rc::ptr_eq(
             &first.find("b").unwrap().descriptor,
@@ -364,8 +363,8 @@ mod tests {
         };
         for can_be_reopened in [true, false] {
             let needs = log(can_be_reopened);
-            let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
-            let second = Descriptors::open(&needs, &first, 1, &silent()).unwrap();
+            let first = Descriptors::open(&needs, &Descriptors::default(), &silent()).unwrap();
+            let second = Descriptors::open(&needs, &first, &silent()).unwrap();
             assert_eq!(second.keys(), ["log"]);
             let same = Rc::ptr_eq(
                 &first.find("log").unwrap().descriptor,
@@ -378,12 +377,12 @@ mod tests {
     #[test]
     fn a_surplus_socket_stays_as_long_as_its_group() {
         let needs = [need("a#0", anything), need("a#1", anything)];
-        let first = Descriptors::open(&needs, &Descriptors::default(), 1, &silent()).unwrap();
+        let first = Descriptors::open(&needs, &Descriptors::default(), &silent()).unwrap();
         let fewer = [need("a#0", anything), need("b#0", anything)];
-        let second = Descriptors::open(&fewer, &first, 1, &silent()).unwrap();
+        let second = Descriptors::open(&fewer, &first, &silent()).unwrap();
         assert_eq!(second.keys(), ["a#0", "a#1", "b#0"]);
         let others = [need("b#0", anything)];
-        let third = Descriptors::open(&others, &second, 1, &silent()).unwrap();
+        let third = Descriptors::open(&others, &second, &silent()).unwrap();
         assert_eq!(third.keys(), ["b#0"]);
     }
 
@@ -404,10 +403,10 @@ mod tests {
             need
         };
         let first = [counted("a#0", 1)];
-        let held = Descriptors::open(&first, &Descriptors::default(), 1, &silent()).unwrap();
+        let held = Descriptors::open(&first, &Descriptors::default(), &silent()).unwrap();
         assert_eq!(adjusted.get(), 0);
         let second = [counted("a#0", 1), counted("b#0", 5)];
-        let opened = Descriptors::open(&second, &held, 1, &silent()).unwrap();
+        let opened = Descriptors::open(&second, &held, &silent()).unwrap();
         assert_eq!(adjusted.get(), 1);
         opened.adjust_kept(&second, &held, &silent());
         assert_eq!(adjusted.get(), 11);
@@ -425,10 +424,7 @@ mod tests {
                 anything()
             }
         })];
-        let none = Descriptors::default();
-        assert!(Descriptors::open(&needs, &none, 1, &silent()).is_err());
-        tries.set(0);
-        assert!(Descriptors::open(&needs, &none, START_ATTEMPTS, &silent()).is_ok());
+        assert!(Descriptors::open(&needs, &Descriptors::default(), &silent()).is_ok());
         assert_eq!(tries.get(), 2);
     }
 
@@ -438,7 +434,7 @@ mod tests {
             need("a", || Err(OpenError::Failed("no a".into()))),
             need("b", || Err(OpenError::AddressInUse("no b".into()))),
         ];
-        let errors = Descriptors::open(&needs, &Descriptors::default(), START_ATTEMPTS, &silent());
+        let errors = Descriptors::open(&needs, &Descriptors::default(), &silent());
         assert_eq!(
             errors.err(),
             Some(vec!["no a".to_owned(), "no b".to_owned()])

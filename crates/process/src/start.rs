@@ -10,7 +10,7 @@ use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns};
 
 use crate::application::{Application, Needs};
 use crate::daemon;
-use crate::descriptors::{self, Descriptors, START_ATTEMPTS};
+use crate::descriptors::{self, Descriptors};
 use crate::directories;
 use crate::identity;
 use crate::log::{Level, Log, print};
@@ -228,13 +228,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         },
     )?;
     let none = Descriptors::default();
-    let descriptors = Descriptors::open(
-        &examined.needs.descriptors,
-        &none,
-        START_ATTEMPTS,
-        &startup_log,
-    )
-    .map_err(|_| Refused)?;
+    let descriptors =
+        Descriptors::open(&examined.needs.descriptors, &none, &startup_log).map_err(|_| Refused)?;
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
     // From here on the configuration says where lines go: the file of `-e` must not stay open behind its back.

@@ -12,7 +12,8 @@
 //!
 //! The loop waits for signals, reports of workers and deadlines, and for nothing else. A signal
 //! that comes in the middle of a reload or a start is kept until that is decided; an order to end
-//! is followed at once. The master reads no byte that a client has sent.
+//! is followed at once, but where a reload waits for an address that is in use (two seconds at most).
+//! The master reads no byte that a client has sent.
 
 mod child;
 mod hosts;

@@ -259,7 +259,7 @@ impl Master {
                 .collect::<Vec<_>>()
         })?;
         let (needs, held) = (&examined.needs.descriptors, &self.generation.descriptors);
-        let descriptors = Descriptors::open(needs, held, 1, &self.log).map_err(|errors| {
+        let descriptors = Descriptors::open(needs, held, &self.log).map_err(|errors| {
             errors
                 .iter()
                 .map(|error| format!("[emerg] {error}"))
