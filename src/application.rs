@@ -246,10 +246,7 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
     };
     (0..count).map(|number| {
         let options = binding.options.clone();
-        let socket_file = match &options.address {
-            Address::Unix(path) => Some(path.clone()),
-            Address::Inet(_) => None,
-        };
+        let socket_file = options.address.socket_file().map(Path::to_owned);
         let kept = kept(options.clone());
         let probed = options.clone();
         let probe = move || could_listen(&probed);
@@ -281,13 +278,10 @@ fn listen(options: &ListenOptions) -> Result<OwnedFd, OpenError> {
 /// Whether an address could be listened on. It is bound for a moment, but never beside the server that has it already:
 /// the kernel would give this process connections that belong to that one. No file of a Unix socket is made.
 fn could_listen(options: &ListenOptions) -> Result<(), OpenError> {
-    match &options.address {
-        Address::Unix(path) if !path.as_os_str().as_encoded_bytes().starts_with(b"@") => {
-            process::probe::socket(path).map_err(|error| {
-                OpenError::Failed(not_listening("bind()", &options.address, &error))
-            })
-        }
-        _ => {
+    match options.address.socket_file() {
+        Some(path) => process::probe::socket(path)
+            .map_err(|error| OpenError::Failed(not_listening("bind()", &options.address, &error))),
+        None => {
             let alone = ListenOptions {
                 reuseport: false,
                 ..options.clone()

@@ -88,6 +88,18 @@ fn worker_shutdown_timeout_ends_what_does_not_end() {
 }
 
 #[test]
+fn an_abstract_socket_leaves_no_file_to_remove() {
+    on_each_engine(|engine| {
+        let site = "server { listen 127.0.0.1:@PORT@; listen unix:@tidegate-@PORT@; root @ROOT@; }";
+        let mut server = Setup::new(engine, site).start();
+        server.signal("QUIT");
+        let status = server.wait(Duration::from_secs(60)).expect("ends");
+        let log = server.error_log();
+        assert!(status.success() && !log.contains("unlink()"), "{log}");
+    });
+}
+
+#[test]
 fn one_process_does_without_a_master() {
     on_each_engine(|engine| {
         let mut server = Setup::new(engine, SITE).main("master_process off;").start();

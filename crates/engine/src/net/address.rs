@@ -1,7 +1,8 @@
 //! Where a socket is: an internet address with a port, or the path of a Unix socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The address of a stream socket. Displayed as nginx prints it: `127.0.0.1:80`, `[::1]:80`, `unix:/run/site.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +29,18 @@ impl Address {
         match self {
             Address::Inet(address) => Some(address.port()),
             Address::Unix(_) => None,
+        }
+    }
+
+    /// The file that a socket bound to it makes, if it makes one.
+    #[must_use]
+    pub fn socket_file(&self) -> Option<&Path> {
+        match self {
+            Address::Inet(_) => None,
+            Address::Unix(path) => {
+                let has_file = !matches!(path.as_os_str().as_bytes(), [] | [b'@', ..]);
+                has_file.then_some(path.as_path())
+            }
         }
     }
 }
@@ -62,5 +75,14 @@ mod tests {
             "unix:/run/x.sock"
         );
         assert_eq!(Address::Unix(PathBuf::new()).to_string(), "unix:");
+    }
+
+    #[test]
+    fn an_abstract_name_is_no_file() {
+        let unix = |path: &str| Address::Unix(path.into());
+        let file = Some(Path::new("/run/x@y.sock"));
+        assert_eq!(unix("/run/x@y.sock").socket_file(), file);
+        assert_eq!(unix("@name").socket_file(), None);
+        assert_eq!(unix("").socket_file(), None);
     }
 }
