@@ -56,6 +56,9 @@ pub(crate) enum Report {
     Finished { generation: u64 },
     /// The worker was told by a signal of its own to open its logs again, which it may not.
     WantsLogs,
+    /// It was told by a signal of its own to end when every request has ended: it accepts nothing more, and takes no
+    /// other configuration.
+    Leaving,
 }
 
 /// Descriptors in one packet; the kernel takes 253.
@@ -77,6 +80,7 @@ mod kind {
     pub(super) const FINISHED: u8 = 18;
     pub(super) const COMMITTED: u8 = 19;
     pub(super) const WANTS_LOGS: u8 = 20;
+    pub(super) const LEAVING: u8 = 21;
 }
 
 /// Both ends of a new channel; the worker's is to be passed on.
@@ -187,6 +191,7 @@ impl MasterEnd {
             kind::FINISHED => Ok(Some(Report::Finished { generation })),
             kind::COMMITTED => Ok(Some(Report::Committed { generation })),
             kind::WANTS_LOGS => Ok(Some(Report::WantsLogs)),
+            kind::LEAVING => Ok(Some(Report::Leaving)),
             kind::FAILED => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Some(Report::Failed { generation, text }))
@@ -228,6 +233,7 @@ impl WorkerEnd {
             Report::Finished { generation } => packet(kind::FINISHED, *generation, b""),
             Report::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
             Report::WantsLogs => packet(kind::WANTS_LOGS, 0, b""),
+            Report::Leaving => packet(kind::LEAVING, 0, b""),
             Report::Failed { generation, text } => {
                 packet(kind::FAILED, *generation, text.as_bytes())
             }

@@ -233,7 +233,13 @@ impl<'a> Session<'a> {
         self.log.write(Level::Notice, signal.describe(action));
         match signal.number {
             libc::SIGTERM | libc::SIGINT => Some(self.terminate()),
-            libc::SIGQUIT => self.quit(),
+            libc::SIGQUIT => {
+                if !self.quitting {
+                    // Another worker is to take its place now: its own requests may take hours.
+                    self.control.send(&Report::Leaving);
+                }
+                self.quit()
+            }
             libc::SIGUSR1 => {
                 self.control.send(&Report::WantsLogs);
                 None
@@ -252,7 +258,10 @@ impl<'a> Session<'a> {
                 return self.prepare(generation, bundle, descriptors);
             }
             Command::Commit { generation } => {
-                if let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take()) {
+                // One that ends would listen again: the worker that takes its place serves by that generation.
+                if !self.quitting
+                    && let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take())
+                {
                     self.committed = generation;
                     worker.commit();
                     self.control.send(&Report::Committed { generation });
@@ -279,6 +288,7 @@ impl<'a> Session<'a> {
 
     fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<End> {
         if self.quitting {
+            // The master knows, or is about to read it, and has another worker prepare.
             return None;
         }
         let first = self.worker.is_none();

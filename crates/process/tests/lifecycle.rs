@@ -475,6 +475,28 @@ fn a_worker_that_is_told_to_end_is_replaced() {
 }
 
 #[test]
+fn a_worker_that_is_told_to_quit_is_replaced_before_it_ends() {
+    let server = Server::running("answer one;");
+    let first = server.worker();
+    let mut slow = server.connect();
+    assert_eq!(ask(&mut slow), "one");
+    slow.write_all(b"w").unwrap();
+    signal(first, "QUIT");
+    wait_for("another worker", || server.worker() != first);
+    assert_eq!(server.ask(), "one");
+    server.configure("answer two;");
+    assert_eq!(server.run(&["-s", "reload"]), (Some(0), String::new()));
+    wait_for("the reload", || server.ask() == "two");
+    let end = format!("worker process {first} exited with code 0");
+    assert!(!server.log().contains(&end));
+    slow.write_all(b"x").unwrap();
+    assert_eq!(read_line(&mut slow), "one");
+    drop(slow);
+    server.wait_for_log(&end);
+    assert_eq!(server.workers().len(), 2);
+}
+
+#[test]
 fn usr1_opens_the_logs_again() {
     let server = Server::running("answer one;");
     assert_eq!(server.ask(), "one");

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!              Prepare            Prepared: Commit
-//!   (none) ────────────▶ Starting ────────────────▶ Serving ──┐ Quit, or replaced by a reload
+//!   (none) ────────────▶ Starting ────────────────▶ Serving ──┐ Quit, by us or by a signal of its own, or replaced
 //!                            │                         │      ▼
 //!              Prepare       │ died: from the bundle   │   Leaving ──▶ (none)
 //!   (none) ────────────▶ Candidate ────────────────────┘      ▲
@@ -383,6 +383,7 @@ impl Master {
                 self.forget_generation(id, generation);
             }
             Report::WantsLogs => self.queue.reopen = true,
+            Report::Leaving => self.child_leaves(id),
         }
     }
 
@@ -437,20 +438,24 @@ impl Master {
 
     /// A worker is no more.
     fn child_lost(&mut self, id: u64) {
-        let Some(index) = self.children.iter().position(|child| child.id == id) else {
+        self.child_leaves(id);
+        self.children.retain(|child| child.id != id);
+        self.forget_generations_of(id);
+    }
+
+    /// A worker does no more of what it was there for, because it has ended or is about to: another one does.
+    fn child_leaves(&mut self, id: u64) {
+        let Some(child) = self.child_mut(id) else {
             return;
         };
-        let child = self.children.remove(index);
-        self.forget_generations_of(id);
-        if self
-            .reload
-            .as_ref()
-            .is_some_and(|reload| reload.target == id)
-        {
-            self.prepare_elsewhere(&child);
+        let role = std::mem::replace(&mut child.role, Role::Leaving);
+        let (name, lived) = (child.name(), child.started.elapsed());
+        let reload = self.reload.as_ref();
+        if reload.is_some_and(|reload| reload.target == id) {
+            self.prepare_elsewhere(&name, role);
         }
-        if matches!(child.role, Role::Starting | Role::Serving) && self.stop.is_none() {
-            self.worker_lost(child.started.elapsed());
+        if matches!(role, Role::Starting | Role::Serving) && self.stop.is_none() {
+            self.worker_lost(lived);
         }
     }
 

@@ -15,7 +15,7 @@ use conf::{Files, Recorder, Recording, Sealed};
 use rustix::process::Signal;
 
 use super::Master;
-use super::child::{Child, Role};
+use super::child::Role;
 use super::hosts::{self, Hosts, Lookup};
 use super::logs::Replaced;
 use crate::application::Needs;
@@ -370,9 +370,9 @@ impl Master {
     /// The worker that was to prepare has ended. One that served may have been about to end before it was told, by a crash
     /// or a signal of its own, which says nothing of the configuration: a new process tries once more, beside the one that
     /// takes its place. If the configuration is what ends workers, it ends that one only.
-    pub(super) fn prepare_elsewhere(&mut self, ended: &Child) {
-        let text = format!("{} ended while it prepared the configuration", ended.name());
-        let again = ended.role == Role::Serving && self.own_process && self.stop.is_none();
+    pub(super) fn prepare_elsewhere(&mut self, ended: &str, role: Role) {
+        let text = format!("{ended} ended while it prepared the configuration");
+        let again = role == Role::Serving && self.own_process && self.stop.is_none();
         let next = self.reload.as_ref().filter(|_| again).map(|reload| {
             let environment = reload.next.needs.master.environment.clone();
             (reload.next.prepare(), environment)
