@@ -273,6 +273,9 @@ fn quit_lets_requests_end_and_term_does_not() {
         TcpStream::connect(("127.0.0.1", server.port)).is_err()
     });
     assert!(server.child.as_mut().unwrap().try_wait().unwrap().is_none());
+    let refusal = "tidegate: [emerg] the server is about to end and does not reload\n";
+    let reload = server.run(&["-s", "reload"]);
+    assert_eq!(reload, (Some(1), refusal.to_owned()));
     slow.write_all(b"x").unwrap();
     assert_eq!(read_line(&mut slow), "one");
     drop(slow);

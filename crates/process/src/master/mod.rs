@@ -46,6 +46,9 @@ use restart::Restart;
 /// How long a worker that was told to end at once may take before it is killed.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
 
+/// What a reload is told that comes too late.
+const ENDING: &str = "[emerg] the server is about to end and does not reload";
+
 /// What the start hands over.
 pub(crate) struct Startup {
     pub(crate) options: Options,
@@ -229,6 +232,7 @@ impl Master {
         let action = match signal.number {
             libc::SIGQUIT => ", shutting down",
             libc::SIGTERM | libc::SIGINT => ", exiting",
+            libc::SIGHUP if self.stop.is_some() => ", ignoring",
             libc::SIGHUP => ", reconfiguring",
             libc::SIGUSR1 => ", reopening logs",
             libc::SIGCHLD => "",
@@ -256,10 +260,14 @@ impl Master {
     }
 
     /// Does what waits, unless a start or a reload is under way. A master that is about to end opens logs again all the
-    /// same: its workers may have requests for hours.
+    /// same, as its workers may have requests for hours, and says at once that it does not reload.
     fn work_off_queue(&mut self) {
         if (self.is_at_rest() || self.stop.is_some()) && std::mem::take(&mut self.queue.reopen) {
             self.reopen_logs();
+        }
+        if self.stop.is_some() {
+            let replies = std::mem::take(&mut self.queue.replies);
+            reload::answer(replies, &[ENDING.to_owned()]);
         }
         if !self.is_at_rest() {
             return;
@@ -531,12 +539,8 @@ impl Master {
 
     fn begin_stop(&mut self, kill_at: Option<Instant>) {
         self.stop = Some(Stop { kill_at });
-        let errors = ["[emerg] the server is about to end".to_owned()];
-        for reply in std::mem::take(&mut self.queue.replies) {
-            reply.failed(&errors);
-        }
         if self.reload.is_some() {
-            self.fail_reload(&errors);
+            self.fail_reload(&[ENDING.to_owned()]);
         }
         self.restart = Restart::default();
         self.generation.descriptors.close_listeners(&self.log);

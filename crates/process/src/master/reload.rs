@@ -415,7 +415,8 @@ impl Master {
     }
 }
 
-fn answer(replies: Vec<Reply>, errors: &[String]) {
+/// Tells those who wait for a reload that it has failed.
+pub(super) fn answer(replies: Vec<Reply>, errors: &[String]) {
     for reply in replies {
         reply.failed(errors);
     }
