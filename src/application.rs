@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use conf::{
     Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, Registry, Reload, ScopeRef,
@@ -515,13 +515,12 @@ impl Worker for Server {
         } = prepared;
         committed.store(true, Ordering::Release);
         http::log::set_main_of(&generation);
-        workers.swap(&generation, shares);
+        // As in nginx, what was accepted before a reload has as long as after an order to quit, by the configuration of
+        // that time.
+        let serving = self.serving.as_ref();
+        let limit = serving.and_then(|serving| serving.shutdown_timeout);
+        workers.swap(&generation, shares, limit);
         self.services.reconcile(&generation);
-        // As in nginx: what was accepted before a reload has as long as after an order to quit.
-        if let (Some(_), Some(timeout)) = (&self.serving, shutdown_timeout) {
-            let (workers, now) = (Arc::clone(&workers), Instant::now());
-            later(timeout, move || workers.close_connections_before(now));
-        }
         let serving = Serving {
             generation,
             workers,
@@ -559,16 +558,16 @@ impl Worker for Server {
         };
         self.services.stop();
         let workers = Arc::clone(&serving.workers);
-        workers.quit();
-        if let Some(timeout) = serving.shutdown_timeout {
-            let workers = Arc::clone(&workers);
-            later(timeout, move || workers.close_connections());
-        }
+        workers.quit(serving.shutdown_timeout);
         let events = self.events.clone();
-        later(Duration::ZERO, move || {
+        let body = move || {
             workers.wait();
             events.drained();
-        });
+        };
+        // Without a thread the end is not told; the master still can end the process.
+        let _ = std::thread::Builder::new()
+            .name("end".to_owned())
+            .spawn(body);
     }
 
     fn terminate(&mut self) {
@@ -599,18 +598,6 @@ fn start_threads(
     };
     Workers::start(&settings, generation, &Sockets::new())
         .map_err(|error| process::log::failure("worker threads could not be started", &error))
-}
-
-/// Does something on a thread of its own after a time.
-fn later(delay: Duration, action: impl FnOnce() + Send + 'static) {
-    let body = move || {
-        std::thread::sleep(delay);
-        action();
-    };
-    // Without a thread the time-out does not come; the master still can end the process.
-    let _ = std::thread::Builder::new()
-        .name("timer".to_owned())
-        .spawn(body);
 }
 
 /// The sockets of a listener, out of the bundle's descriptors. There may be more than threads:

@@ -106,7 +106,9 @@ static WORKER_SHUTDOWN_TIMEOUT: Setting<Duration> =
         .contexts(Contexts::MAIN)
         .manual(
             "How long connections may stay open after the order to quit, and those accepted \
-             before a reload after that. Without it, or with 0, there is no limit.",
+             before a reload after that. A reload then ends them as the order to quit does: idle \
+             ones at once, busy ones after their response. Without it, or with 0, there is no \
+             limit, and a reload ends no connection.",
         );
 
 static WORKER_PRIORITY: Setting<i32> = Setting::new("worker_priority", &["number"], priority)

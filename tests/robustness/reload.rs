@@ -327,6 +327,46 @@ fn a_shared_socket_becomes_one_for_each_thread() {
     });
 }
 
+/// The threads of a process, without those that come and go: of io_uring, and those that read the disk.
+fn lasting_threads(process: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    let names = tasks.flatten().filter_map(name);
+    names
+        .filter(|name| !name.starts_with("blocking") && !name.starts_with("iou-"))
+        .count()
+}
+
+#[test]
+fn a_shutdown_timeout_ends_what_was_open_before_a_reload() {
+    on_each_engine(|engine| {
+        // So long that nothing here waits for it.
+        let setup = Setup::new(engine, SITE).main("worker_shutdown_timeout 1h;");
+        let server = setup.start();
+        let mut idle = server.connect();
+        assert_eq!(idle.get("/a.txt").status, 200);
+        let mut begun = server.connect();
+        begun.send("GET /a.txt HTTP/1.1\r\n");
+        begun.wait_until_read();
+        let worker = server.worker().expect("runs");
+        let threads = lasting_threads(worker);
+        for _ in 0..5 {
+            assert!(server.reload());
+        }
+        assert_eq!(idle.rest(), (Vec::new(), End::Closed));
+        let last = begun.send("Host: localhost\r\n\r\n").response();
+        assert!(last.status == 200 && last.closes(), "{last:?}");
+        let mut later = server.connect();
+        for _ in 0..2 {
+            let answer = later.get("/a.txt");
+            assert!(answer.status == 200 && !answer.closes(), "{answer:?}");
+        }
+        wait_until("no thread waits for an hour", || {
+            lasting_threads(worker) <= threads
+        });
+    });
+}
+
 #[test]
 fn a_protected_idle_connection_outlives_the_order_to_quit() {
     on_each_engine(|engine| {

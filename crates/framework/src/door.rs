@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use engine::net::Stream;
 
@@ -42,8 +42,8 @@ pub struct Accepted {
 
 /// A connection that is being served, as its thread sees it.
 pub trait Tenant {
-    /// When it was accepted.
-    fn accepted(&self) -> Instant;
+    /// When it was accepted, as [`engine::uptime`] counts.
+    fn accepted(&self) -> Duration;
 
     /// Whether a generation has the socket that it came by, for its protocol. Connections by one that has gone stay with
     /// the generation before.
@@ -55,7 +55,7 @@ pub trait Tenant {
     /// Whether anything has been asked for by it: one that has said nothing yet may still be about to.
     fn has_served(&self) -> bool;
 
-    /// Its thread ends: a protocol with words for that tells its client, whatever is under way.
+    /// It is to end: a protocol with words for that tells its client, whatever is under way.
     fn announce_end(&self) {}
 
     /// Ends it where it is idle: no more is read.
@@ -93,7 +93,7 @@ mod tests {
     struct Session {
         accepted: Accepted,
         word: &'static str,
-        since: Instant,
+        since: Duration,
     }
 
     fn says(local: &Local, listener: &ListenerId, word: &str) -> bool {
@@ -110,7 +110,7 @@ mod tests {
             let session = Rc::new(Session {
                 accepted,
                 word: self.0,
-                since: engine::now(),
+                since: engine::uptime(),
             });
             let registered = worker.register(&session);
             engine::spawn(async move {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     impl Tenant for Session {
-        fn accepted(&self) -> Instant {
+        fn accepted(&self) -> Duration {
             self.since
         }
 

@@ -226,6 +226,11 @@ impl Connection {
         let _ = self.rare().kept.set(Rc::clone(local)); // it stays with the first
     }
 
+    /// Whether it ends with its next response, since its thread ends or a reload has set a limit to it.
+    pub fn is_ending(&self) -> bool {
+        self.worker.is_ending(self.client.accepted())
+    }
+
     /// Whether a reload has taken its listener away.
     pub fn is_left_over(&self) -> bool {
         self.rare

@@ -398,7 +398,7 @@ fn next_input(connection: &Rc<Connection>) -> impl Future<Output = Option<Buffer
 
 /// How long a connection waits for the next request.
 enum Patience {
-    /// Not at all: its worker ends.
+    /// Not at all: it is to end.
     Ended,
     /// For so long, unless it is closed to make room.
     Idle(Duration),
@@ -416,7 +416,7 @@ fn patience(connection: &Connection) -> Patience {
     if !protected.is_zero() {
         return Patience::Protected { protected, wait };
     }
-    match connection.worker.quitting() {
+    match connection.is_ending() {
         true => Patience::Ended,
         false => Patience::Idle(wait),
     }
@@ -429,7 +429,7 @@ fn wait_idle(connection: &Connection, wait: Duration) -> impl Future<Output = io
 }
 
 /// Receives within `wait`. For the time of `protected` the connection does not count as idle, so that
-/// its worker does not close it; after it, it ends with its worker.
+/// its worker does not close it.
 async fn wait_protected(
     connection: &Connection,
     protected: Duration,
@@ -439,8 +439,7 @@ async fn wait_protected(
     let end = Deadline::within(wait);
     let received = connection.stream.recv_idle(protected_until).await;
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.worker.quitting()
-    {
+    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.is_ending() {
         return received;
     }
     connection.set_idle(true);

@@ -1,7 +1,7 @@
 //! The door of addresses that speak HTTP.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::Duration;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
@@ -49,8 +49,8 @@ fn is_known(local: &Local, listener: &ListenerId) -> bool {
 }
 
 impl Tenant for Connection {
-    fn accepted(&self) -> Instant {
-        self.client.started()
+    fn accepted(&self) -> Duration {
+        self.client.accepted()
     }
 
     fn is_known(&self, next: &Local) -> bool {
@@ -74,7 +74,7 @@ impl Tenant for Connection {
     fn close_reading(&self) {
         match self.http2() {
             // Its client is told first, and may have begun streams meanwhile. To make room there is no time for that.
-            Some(shared) if self.worker.quitting() => shared.call(),
+            Some(shared) if self.is_ending() => shared.call(),
             _ => self.stream.shutdown_read(),
         }
     }

@@ -203,14 +203,20 @@ impl Workers {
     }
 
     /// Every thread serves by this generation from its next request on, and listens on just
-    /// these sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`.
-    pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>) {
+    /// these sockets. All do when it returns, unless one is busy for longer than `SWAP_WAIT`. With a
+    /// limit, connections that are open end ([`Worker::limit_open`]).
+    pub fn swap(&self, generation: &Arc<Generation>, shares: Vec<Share>, limit: Option<Duration>) {
         let (done, swapped) = std::sync::mpsc::channel();
         for (thread, share) in self.threads.iter().zip(shares) {
             let generation = Arc::clone(generation);
             let done = done.clone();
             thread.remote.post(Box::new(move || {
-                with_worker(|worker| worker.swap(generation, share));
+                with_worker(|worker| {
+                    worker.swap(generation, share);
+                    if let Some(limit) = limit {
+                        worker.limit_open(limit);
+                    }
+                });
                 let _ = done.send(()); // none waits any more if it took long
             }));
         }
@@ -220,12 +226,18 @@ impl Workers {
         while swapped.recv_timeout(left()).is_ok() {}
     }
 
-    /// No new connections; idle ones are closed, busy ones after their response.
-    pub fn quit(&self) {
+    /// No new connections; idle ones are closed, busy ones after their response, and those that are still open after
+    /// `limit` then.
+    pub fn quit(&self, limit: Option<Duration>) {
         for thread in &self.threads {
-            thread
-                .remote
-                .post(Box::new(|| with_worker(|worker| worker.quit())));
+            thread.remote.post(Box::new(move || {
+                with_worker(|worker| {
+                    worker.quit();
+                    if let Some(limit) = limit {
+                        worker.close_all_after(limit);
+                    }
+                });
+            }));
         }
     }
 
@@ -235,25 +247,6 @@ impl Workers {
             thread
                 .remote
                 .post(Box::new(|| with_worker(|worker| worker.terminate())));
-        }
-    }
-
-    /// Closes the connections that are still open (`worker_shutdown_timeout` has passed).
-    pub fn close_connections(&self) {
-        for thread in &self.threads {
-            thread
-                .remote
-                .post(Box::new(|| with_worker(|worker| worker.close_all())));
-        }
-    }
-
-    /// Closes the connections accepted before `accepted_before` (a reload under
-    /// `worker_shutdown_timeout`).
-    pub fn close_connections_before(&self, accepted_before: Instant) {
-        for thread in &self.threads {
-            thread.remote.post(Box::new(move || {
-                with_worker(|worker| worker.close_before(accepted_before));
-            }));
         }
     }
 

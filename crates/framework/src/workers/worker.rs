@@ -51,6 +51,8 @@ pub struct Worker {
     idle: RefCell<IdleQueue>,
     connections_max: usize,
     quitting: Cell<bool>,
+    /// What was accepted until this moment of [`engine::uptime`] has a limit.
+    limited_until: Cell<Option<Duration>>,
     ended: Event,
     /// No client is waited for at the end.
     at_once: Cell<bool>,
@@ -88,6 +90,7 @@ impl Worker {
             idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),
+            limited_until: Cell::new(None),
             ended: Event::new(),
             at_once: Cell::new(false),
             counts,
@@ -131,9 +134,11 @@ impl Worker {
         Rc::clone(&self.current.borrow())
     }
 
-    /// Whether the process is ending gracefully.
-    pub fn quitting(&self) -> bool {
-        self.quitting.get()
+    /// Whether a connection accepted at this moment of [`engine::uptime`] ends with its next response: the process is
+    /// ending gracefully, or the connection has a [limit](Worker::limit_open).
+    pub fn is_ending(&self, accepted: Duration) -> bool {
+        let until = self.limited_until.get();
+        self.quitting.get() || until.is_some_and(|until| accepted <= until)
     }
 
     /// The counters of the process.
@@ -272,24 +277,38 @@ impl Worker {
         self.end_if_idle();
     }
 
+    /// Ends the connections that are open: idle ones now, busy ones after their response, all after this time. Those
+    /// accepted later go on.
+    pub fn limit_open(self: &Rc<Worker>, limit: Duration) {
+        let until = engine::uptime();
+        self.limited_until.set(Some(until));
+        let worker = Rc::clone(self);
+        engine::spawn(async move {
+            close_idle(Rc::clone(&worker)).await;
+            engine::sleep(limit).await;
+            for connection in worker.open_connections() {
+                if connection.accepted() <= until {
+                    connection.abort();
+                }
+            }
+        });
+    }
+
     pub(super) fn terminate(&self) {
         self.at_once.set(true);
         self.ended.set();
     }
 
-    pub(super) fn close_all(&self) {
-        self.at_once.set(true);
-        for connection in self.open_connections() {
-            connection.abort();
-        }
-    }
-
-    pub(super) fn close_before(&self, accepted: Instant) {
-        for connection in self.open_connections() {
-            if connection.accepted() < accepted {
+    /// Closes after this time what is open then.
+    pub(super) fn close_all_after(self: &Rc<Worker>, limit: Duration) {
+        let worker = Rc::clone(self);
+        engine::spawn(async move {
+            engine::sleep(limit).await;
+            worker.at_once.set(true);
+            for connection in worker.open_connections() {
                 connection.abort();
             }
-        }
+        });
     }
 
     fn open_connections(&self) -> Vec<Rc<dyn Tenant>> {
@@ -374,11 +393,14 @@ impl Worker {
     }
 }
 
-/// Closes what is idle, once every request has been seen that came before the order to quit. As
-/// with nginx, a connection whose first request is still on its way is not idle.
+/// Closes what is idle of the connections that are to end, once every request has been seen that came before the order
+/// for that. As with nginx, a connection whose first request is still on its way is not idle.
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
+        if !worker.is_ending(connection.accepted()) {
+            continue;
+        }
         connection.announce_end();
         if worker.is_idle(&*connection) && connection.has_served() {
             connection.close_reading();

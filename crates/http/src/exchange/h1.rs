@@ -749,7 +749,7 @@ pub fn location_keeps_alive(connection: &Connection, request: &Request) -> bool 
 
 /// Whether nothing that is no request's business ends the connection.
 fn server_keeps_alive(connection: &Connection) -> bool {
-    !connection.worker.quitting() && !connection.is_left_over()
+    !connection.is_ending() && !connection.is_left_over()
 }
 
 /// How a response's body is delimited and what follows it.

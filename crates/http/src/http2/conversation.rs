@@ -364,7 +364,7 @@ impl<'a> Talk<'a> {
     /// Whether the connection has ended by itself: it was said that it would, and nothing is under way.
     fn ends(&mut self) -> bool {
         let connection = self.connection();
-        let must_end = connection.worker.quitting() || connection.is_left_over();
+        let must_end = connection.is_ending() || connection.is_left_over();
         match self.announced {
             None if must_end => {
                 self.announced = Some(engine::now());

@@ -138,6 +138,36 @@ fn quitting_ends_idle_connections_and_finishes_busy_ones() {
     });
 }
 
+/// What `worker_shutdown_timeout` makes of a reload.
+#[test]
+fn a_limit_ends_what_is_open_and_nothing_that_comes_later() {
+    serve(async |server| {
+        let idle = connect(&server.address).await?;
+        ask(&idle, &which("one")).await?;
+        let (busy, mut closing) = (connect(&server.address).await?, behind());
+        say(&busy, &closing.request);
+        let slowest = connect(&server.address).await?;
+        say(&slowest, &slow().request);
+        engine::sleep(Duration::from_millis(5)).await;
+        let limited = engine::now();
+        server.worker.limit_open(Duration::from_secs(5));
+        end(&idle).await?;
+        assert_passed(limited, 0);
+        engine::sleep(Duration::from_millis(5)).await;
+        let later = connect(&server.address).await?;
+        ask(&later, &which("one")).await?;
+        let head = String::from_utf8_lossy(&closing.response).into_owned();
+        closing.response = head.replace("keep-alive", "close").into_bytes();
+        hear(&busy, &closing).await?;
+        end(&busy).await?;
+        while let Ok(bytes) = slowest.recv(None).await
+            && !bytes.is_empty()
+        {}
+        assert_passed(limited, 5);
+        ask(&later, &which("one")).await
+    });
+}
+
 #[test]
 fn time_on_the_way_does_not_count() {
     let site = Site::new();
