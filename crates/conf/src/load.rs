@@ -121,6 +121,7 @@ pub fn load(
         sources: Vec::new(),
         by_name: Map::default(),
         open: Vec::new(),
+        is_circular: false,
         sequence: 0,
         depth: 0,
         suggestions: 0,
@@ -244,6 +245,9 @@ struct Loader<'a> {
     by_name: Map<PathBuf, usize>,
     /// Files that are being read now, each included by the one before it.
     open: Vec<PathBuf>,
+    /// A file was found to include itself. No other is read from then on: those that a mask fits may include each other in
+    /// as many orders as there are.
+    is_circular: bool,
     /// How many lines were read.
     sequence: u32,
     /// How many blocks and files are open.
@@ -766,9 +770,21 @@ impl Loader<'_> {
             Some(word) => Fault::at(word, message),
             None => Fault::new(message),
         };
-        if self.open.iter().any(|open| open == path) {
-            let text = format!("\"{}\" includes itself", path.display());
-            return self.report(fault(text));
+        if self.is_circular {
+            return;
+        }
+        if let Some(first) = self.open.iter().position(|open| open == path) {
+            self.is_circular = true;
+            self.lost.anything = true;
+            let fault = fault(format!("\"{}\" includes itself", path.display()));
+            let between = self.open.iter().skip(first + 1);
+            let between: Vec<String> = between
+                .map(|open| format!("\"{}\"", open.display()))
+                .collect();
+            return self.report(match between.is_empty() {
+                true => fault,
+                false => fault.with_hint(format!("by way of {}", between.join(", "))),
+            });
         }
         let text = match self.text(path) {
             Ok(text) => text,

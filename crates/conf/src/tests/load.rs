@@ -146,6 +146,33 @@ fn includes_that_never_end_are_refused() {
 }
 
 #[test]
+fn files_that_include_each_other_by_a_mask_are_refused_once() {
+    let files: &[(&str, &[u8])] = &[
+        ("nginx.conf", b"include all/*.conf;\nuser x y z;"),
+        ("a.conf", b"include all/*.conf;"),
+        ("b.conf", b"include all/*.conf;"),
+    ];
+    assert_eq!(
+        messages(&load_files(files, &[])),
+        [
+            "\"/conf/a.conf\" includes itself in /conf/a.conf:1",
+            "invalid number of arguments in \"user\" directive in /conf/nginx.conf:2",
+        ]
+    );
+    let files: &[(&str, &[u8])] = &[
+        ("nginx.conf", b"include a;"),
+        ("a", b"include b;"),
+        ("b", b"include c;"),
+        ("c", b"include a;"),
+    ];
+    let loaded = load_files(files, &[]);
+    assert_eq!(
+        loaded.diagnostics.first().unwrap().hint.as_deref(),
+        Some("by way of \"/conf/b\", \"/conf/c\"")
+    );
+}
+
+#[test]
 fn a_missing_main_file_is_an_error_without_a_place() {
     assert_eq!(
         messages(&load_files(&[], &[])),
