@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 
 use support::Server;
 use support::tls::Client;
@@ -678,6 +679,8 @@ fn secrets_of_clients_are_logged() {
     let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
     Client::new().connect(port).unwrap().get("/").unwrap();
     support::tls::until("a secret", || keys().contains("CLIENT_TRAFFIC_SECRET_0 "));
+    let found = std::fs::metadata(server.prefix.join("logs/keys")).unwrap();
+    assert_eq!(found.permissions().mode() & 0o777, 0o600);
 }
 
 /// `ssl_object_cache_inheritable`: a file with the same inode and time of change counts as the same.

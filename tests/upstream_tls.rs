@@ -8,6 +8,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -347,6 +348,8 @@ fn secrets_are_logged() {
         asked(&server, "/");
         let keys = || std::fs::read_to_string(server.prefix.join("logs/keys")).unwrap_or_default();
         appears("CLIENT_TRAFFIC_SECRET_0 ", keys);
+        let found = std::fs::metadata(server.prefix.join("logs/keys")).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
     });
 }
 

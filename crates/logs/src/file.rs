@@ -23,6 +23,9 @@ use super::Destination;
 /// Access rights of a log file that did not exist, before the umask (nginx's default).
 const FILE_MODE: u32 = 0o644;
 
+/// The same for one with secrets.
+const SECRET_FILE_MODE: u32 = 0o600;
+
 /// Where the process finds standard error as a file of its own.
 const STDERR_PATH: &str = "/proc/self/fd/2";
 
@@ -51,6 +54,8 @@ pub struct LogFile {
     opening: AtomicU64,
     /// The generation that named it has ended: what is held back for it is to be written.
     retired: AtomicBool,
+    /// What is written there is for its owner's eyes only.
+    is_secret: AtomicBool,
     buffering: OnceLock<Buffering>,
     lines_dropped: AtomicU64,
 }
@@ -76,6 +81,7 @@ impl LogFile {
             descriptor: Mutex::new(None),
             opening: AtomicU64::new(0),
             retired: AtomicBool::new(false),
+            is_secret: AtomicBool::new(false),
             buffering: OnceLock::new(),
             lines_dropped: AtomicU64::new(0),
         }
@@ -84,7 +90,7 @@ impl LogFile {
     /// A file that no table knows, opened at once: for paths that requests make. A pipe that nobody reads is an error:
     /// the thread must not wait for a reader.
     pub(super) fn opened(path: &Path) -> io::Result<LogFile> {
-        let descriptor = open(path, OFlags::NONBLOCK)?.into();
+        let descriptor = open(path, OFlags::NONBLOCK, FILE_MODE)?.into();
         Ok(LogFile::with_descriptor(path, descriptor))
     }
 
@@ -126,14 +132,23 @@ impl LogFile {
         self.path.is_some()
     }
 
+    /// Only its owner may read the file where it is created from now on, whatever else is written there.
+    pub fn keep_secret(&self) {
+        self.is_secret.store(true, Ordering::Relaxed);
+    }
+
     /// Opens the file for appending, creating it where it is missing. A pipe or terminal gets a
     /// descriptor that never blocks. Errors are those of `open`.
     pub fn open(&self) -> io::Result<OwnedFd> {
+        let mode = match self.is_secret.load(Ordering::Relaxed) {
+            true => SECRET_FILE_MODE,
+            false => FILE_MODE,
+        };
         match &self.path {
-            Some(path) => open(path, OFlags::empty()).map(OwnedFd::from),
+            Some(path) => open(path, OFlags::empty(), mode).map(OwnedFd::from),
             // By its path standard error becomes a description of its own, which may be
             // non-blocking without disturbing others that write there. A socket has no path.
-            None => open(Path::new(STDERR_PATH), OFlags::empty())
+            None => open(Path::new(STDERR_PATH), OFlags::empty(), mode)
                 .map(OwnedFd::from)
                 .or_else(|_| io::stderr().as_fd().try_clone_to_owned()),
         }
@@ -197,11 +212,11 @@ impl LogFile {
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)
-        .mode(FILE_MODE)
+        .mode(mode)
         .custom_flags(flags.bits().cast_signed())
         .open(path)?;
     let kind = file.metadata()?.file_type();
@@ -286,6 +301,7 @@ impl LogTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn the_same_path_is_the_same_file() {
@@ -319,6 +335,19 @@ mod tests {
             gzip: None,
         }));
         assert_eq!(file.buffering(), Some(buffering));
+    }
+
+    #[test]
+    fn secrets_are_for_their_owner_only() {
+        let path = std::env::temp_dir().join(format!("tidegate-secrets-{}", std::process::id()));
+        let file = LogTable::default().file(&path);
+        file.keep_secret();
+        // The second time as after a rotation.
+        for _ in 0..2 {
+            let opened = File::from(file.open().unwrap());
+            assert_eq!(opened.metadata().unwrap().mode() & 0o777, 0o600);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Family {
             .manual("See nginx's manual."),
             key_log: Setting::family(prefix, "ssl_key_log", &["path"], parse::path)
                 .contexts(HSL)
-                .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read."),
+                .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read; the file is created for its owner only."),
         }
     }
 
@@ -312,7 +312,7 @@ impl Family {
             },
             server_name,
             protocol,
-            key_log: key_log.map(|path| Arc::new(KeyLog(compiler.log_file(&path)))),
+            key_log: key_log.map(|path| Arc::new(KeyLog::new(compiler.log_file(&path)))),
         };
         let config = base
             .config(own)

@@ -8,7 +8,15 @@ use std::sync::Arc;
 use logs::LogFile;
 
 /// A file that gets them.
-pub struct KeyLog(pub Arc<LogFile>);
+pub struct KeyLog(Arc<LogFile>);
+
+impl KeyLog {
+    /// A file that only its owner may read: who can, can read all of the traffic.
+    pub fn new(file: Arc<LogFile>) -> KeyLog {
+        file.keep_secret();
+        KeyLog(file)
+    }
+}
 
 impl fmt::Debug for KeyLog {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -87,7 +87,7 @@ static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse:
     .contexts(HTTP_AND_SERVER)
     .manual(
         "A file that gets the secrets of connections of clients, for tools such as Wireshark. With it all of their traffic \
-         can be read.",
+         can be read; the file is created for its owner only.",
     );
 
 /// `ssl_password_file`.
@@ -446,7 +446,7 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         let mut config = config(scope, Resolver(slots), clients.as_ref(), suites, kx_groups)?;
         config.enable_secret_extraction = kernel_tls;
         if let Some(path) = scope.written(&KEY_LOG)? {
-            config.key_log = Arc::new(KeyLog(compiler.log_file(&path)));
+            config.key_log = Arc::new(KeyLog::new(compiler.log_file(&path)));
         }
         remember_sessions(compiler, scope, context, ticket_keys, &mut config)?;
         Ok(TlsSettings {
