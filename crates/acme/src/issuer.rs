@@ -140,6 +140,8 @@ struct Work {
     certificate: Option<Arc<Certificate>>,
     /// When it is to be renewed, or tried again.
     due: SystemTime,
+    /// No renewal is planned for before.
+    earliest: SystemTime,
     /// When the server is asked again when it is to be renewed.
     ask: Option<SystemTime>,
     /// What it said last.
@@ -153,6 +155,7 @@ impl Work {
             order,
             certificate: None,
             due: now,
+            earliest: now,
             ask: None,
             suggested: None,
             failures: 0,
@@ -208,7 +211,8 @@ impl Work {
         let window = suggested.map(|(window, _)| window);
         // A place in a window is drawn once.
         if window.is_some() && window != self.suggested {
-            self.due = schedule::renewal(certificate.validity, window, chance());
+            let due = schedule::renewal(certificate.validity, window, chance());
+            self.due = due.max(self.earliest);
         }
         self.suggested = window.or(self.suggested);
     }
@@ -273,7 +277,8 @@ impl Work {
             issuer.log(Level::Warn, text);
         }
         issuer.host.install(id, &made);
-        self.due = schedule::renewal(made.validity, None, chance());
+        self.earliest = schedule::earliest(made.validity, SystemTime::now());
+        self.due = schedule::renewal(made.validity, None, chance()).max(self.earliest);
         self.suggested = None;
         self.certificate = Some(Arc::clone(&made));
         let suggested = session.suggested(&made).await;
@@ -306,4 +311,42 @@ fn chance() -> f64 {
     // Without chance everything is on time.
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificate::tests::provider;
+    use crate::order::Identifier;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn order() -> Order {
+        Order {
+            identifiers: vec![Identifier::Dns("a.test".into())],
+            ..Order::default()
+        }
+    }
+
+    fn certificate() -> Certificate {
+        Certificate::stand_in(&order().identifiers, &provider()).unwrap()
+    }
+
+    #[test]
+    fn a_new_certificate_is_not_renewed_at_once() {
+        let (made, now) = (certificate(), SystemTime::now());
+        let mut work = Work::new(order(), now);
+        let over = |hours: u32| Window {
+            start: now - HOUR * (hours + 1),
+            end: now - HOUR * hours,
+        };
+        // What was issued earlier is.
+        work.plan(&made, Some((over(1), HOUR)));
+        assert!(work.due < now);
+        work.earliest = schedule::earliest(made.validity, now);
+        for hours in 2..4 {
+            work.plan(&made, Some((over(hours), HOUR)));
+            assert_eq!(work.due, now + HOUR);
+        }
+    }
 }

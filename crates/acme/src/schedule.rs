@@ -13,6 +13,12 @@ const RETRY_GROWTH: u32 = 4;
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(6 * 3600);
 
+/// The pause after a certificate was issued, where its lifetime is no shorter than [`PAUSES_MIN`] of them.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// How many pauses a lifetime has at least.
+const PAUSES_MIN: u32 = 10;
+
 /// How long renewal information holds, whatever the server says: RFC 9773 section 4.3.2.
 const RECHECK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
 
@@ -40,6 +46,12 @@ pub(crate) fn renewal(validity: Window, suggested: Option<Window>, chance: f64) 
         Some(window) => window.start + window.length().mul_f64(chance),
         None => validity.start + validity.length().mul_f64(2.0 / 3.0 - chance / 30.0),
     }
+}
+
+/// When a certificate that was issued `now` may be renewed, whatever is suggested or our clock makes of its validity: a
+/// server is never asked for one certificate after the other.
+pub(crate) fn earliest(validity: Window, now: SystemTime) -> SystemTime {
+    now + PAUSE_MAX.min(validity.length() / PAUSES_MIN)
 }
 
 /// How long to wait after so many failures in a row (at least one), a quarter shorter at most by
@@ -84,6 +96,18 @@ mod tests {
         assert_eq!(day(renewal(validity, suggested, 0.5)), 125.0);
         // A window that ends before it begins is a moment.
         assert_eq!(day(renewal(validity, Some(window(130, 120)), 0.5)), 130.0);
+    }
+
+    #[test]
+    fn a_pause_is_an_hour_or_a_tenth_of_the_lifetime() {
+        let now = SystemTime::UNIX_EPOCH + DAY * 200;
+        let hour = Duration::from_secs(3600);
+        assert_eq!(earliest(window(100, 190), now), now + hour);
+        let brief = Window {
+            start: now,
+            end: now + hour,
+        };
+        assert_eq!(earliest(brief, now), now + hour / 10);
     }
 
     #[test]
