@@ -37,6 +37,9 @@ pub trait Host: Send + Sync + 'static {
     /// Answers it no more.
     fn hide(&self, shown: &Shown);
 
+    /// The certificate in force that was issued for this order.
+    fn installed(&self, order: &str) -> Option<Arc<Certificate>>;
+
     /// From now on serves with this certificate; `order` is the [`crate::Order::id`] that it is for.
     fn install(&self, order: &str, certificate: &Arc<Certificate>);
 }

@@ -180,17 +180,24 @@ impl Work {
         self.ask.map_or(self.due, |ask| ask.min(self.due))
     }
 
-    /// Takes what the store has, if it still holds.
+    /// Takes what the store has. It is served, too, unless what is served holds for longer: another process may have put it
+    /// there, and one that could not be written is in memory only.
     fn adopt(&mut self, issuer: &Issuer) {
         let Some(certificate) = issuer.stored(&self.order) else {
             return;
         };
+        let certificate = Arc::new(certificate);
+        let id = self.order.id(&issuer.directory);
+        let installed = issuer.host.installed(&id);
+        if installed.is_none_or(|installed| installed.validity.end < certificate.validity.end) {
+            issuer.host.install(&id, &certificate);
+        }
         let now = SystemTime::now();
         if certificate.validity.end > now {
             self.due = schedule::renewal(certificate.validity, None, chance());
             self.ask = Some(now);
         }
-        self.certificate = Some(Arc::new(certificate));
+        self.certificate = Some(certificate);
     }
 
     /// Asks the server when to renew. Where it does not say, what is planned stays.
@@ -248,20 +255,24 @@ impl Work {
         issuer.log(Level::Warn, text);
     }
 
-    /// Whether another process has renewed it while this one waited for the lock.
+    /// Whether another process has renewed it while this one waited for the lock. What that has got is served even where it
+    /// is due itself.
     fn done_by_others(&mut self, issuer: &Issuer, id: &str) -> bool {
         let Some(found) = issuer.stored(&self.order) else {
             return false;
         };
         let known = self.certificate.as_ref();
         let newer = known.is_none_or(|known| known.validity.end < found.validity.end);
-        let due = schedule::renewal(found.validity, None, chance());
-        if !newer || due <= SystemTime::now() {
+        if !newer {
             return false;
         }
+        let due = schedule::renewal(found.validity, None, chance());
         let found = Arc::new(found);
         issuer.host.install(id, &found);
         self.certificate = Some(found);
+        if due <= SystemTime::now() {
+            return false;
+        }
         self.due = due;
         true
     }
@@ -315,8 +326,11 @@ fn chance() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use crate::certificate::tests::provider;
+    use crate::challenge::Shown;
     use crate::order::Identifier;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -330,6 +344,76 @@ mod tests {
 
     fn certificate() -> Certificate {
         Certificate::stand_in(&order().identifiers, &provider()).unwrap()
+    }
+
+    /// A host of one order.
+    #[derive(Default)]
+    struct Served(Mutex<Option<Arc<Certificate>>>);
+
+    impl Host for Served {
+        fn log(&self, _: Level, _: &str) {}
+
+        fn show(&self, _: &Shown) {}
+
+        fn hide(&self, _: &Shown) {}
+
+        fn installed(&self, _: &str) -> Option<Arc<Certificate>> {
+            self.0.lock().unwrap().clone()
+        }
+
+        fn install(&self, _: &str, certificate: &Arc<Certificate>) {
+            *self.0.lock().unwrap() = Some(Arc::clone(certificate));
+        }
+    }
+
+    fn issuer(host: &Arc<Served>) -> Issuer {
+        let provider = Arc::new(provider());
+        let tls = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        Issuer {
+            name: "test".into(),
+            directory: "https://127.0.0.1/directory".into(),
+            account: AccountKey::Made,
+            contacts: Vec::new(),
+            external: None,
+            terms_accepted: true,
+            challenge: Challenge::Http01,
+            profile: None,
+            preferred_chain: None,
+            common_name: false,
+            store: Store::Memory(Arc::default()),
+            tls: Arc::new(tls),
+            provider,
+            host: Arc::clone(host) as Arc<dyn Host>,
+        }
+    }
+
+    #[test]
+    fn what_another_process_has_stored_is_served() {
+        let host = Arc::new(Served::default());
+        let issuer = issuer(&host);
+        let file = file_name(&order().id(&issuer.directory));
+        let mut stored = certificate();
+        issuer.store.write(&file, &stored.file()).unwrap();
+        let served = || host.installed("").unwrap().chain_pem.clone();
+        Work::new(order(), SystemTime::now()).adopt(&issuer);
+        assert_eq!(served(), stored.chain_pem);
+        // What is served and could not be stored holds for longer, or for less.
+        let first = stored.chain_pem.clone();
+        let mut other = certificate();
+        other.validity.end += HOUR;
+        let other_chain = other.chain_pem.clone();
+        host.install("", &Arc::new(other));
+        Work::new(order(), SystemTime::now()).adopt(&issuer);
+        assert_eq!(served(), other_chain);
+        stored.validity.end -= HOUR;
+        stored.chain_pem = String::new();
+        host.install("", &Arc::new(stored));
+        Work::new(order(), SystemTime::now()).adopt(&issuer);
+        assert_eq!(served(), first);
     }
 
     #[test]

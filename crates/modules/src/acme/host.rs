@@ -56,13 +56,18 @@ impl Held {
         self.current().certificate
     }
 
-    /// Whether there is one that has been issued.
-    pub fn is_issued(&self) -> bool {
+    /// The certificate in force, if it has been issued.
+    pub fn issued(&self) -> Option<Arc<Certificate>> {
         let Current {
             certificate,
             stands_in,
         } = self.current();
-        certificate.is_some() && !stands_in
+        certificate.filter(|_| !stands_in)
+    }
+
+    /// Whether there is one that has been issued.
+    pub fn is_issued(&self) -> bool {
+        self.issued().is_some()
     }
 
     /// Puts one that has been issued into force.
@@ -146,6 +151,10 @@ impl Host for Listeners {
                 }
             }
         }
+    }
+
+    fn installed(&self, order: &str) -> Option<Arc<Certificate>> {
+        Held::of(&self.issuer, order).issued()
     }
 
     fn install(&self, order: &str, certificate: &Arc<Certificate>) {
