@@ -126,11 +126,10 @@ impl Failure {
 
     /// Whether it is a problem of this kind (RFC 8555 section 6.7).
     pub(crate) fn is(&self, kind: &str) -> bool {
-        let Cause::Acme(Error::Api(problem)) = &self.cause else {
-            return false;
-        };
-        let name = problem.r#type.as_deref().unwrap_or_default();
-        name.strip_prefix("urn:ietf:params:acme:error:") == Some(kind)
+        match &self.cause {
+            Cause::Acme(Error::Api(problem)) => kind_of(problem) == Some(kind),
+            _ => false,
+        }
     }
 
     pub(crate) fn is_stop(&self) -> bool {
@@ -237,15 +236,11 @@ impl<'a> Session<'a> {
         };
         let (identifiers, profile) = (request.identifiers(), self.profile()?);
         if let Some(name) = current.and_then(identify) {
-            // A server without renewal information, or one for which that certificate is another's or
-            // was replaced already, takes the order without it.
             let replacing = again(identifiers, profile).replaces(name);
             match self.account.new_order(&replacing).await {
-                Err(Error::Other(error)) if error.is::<RequestError>() => {
-                    return Err(Failure::of(&self.client)(Error::Other(error)));
-                }
-                Err(_) => {}
                 Ok(ordered) => return Ok(ordered),
+                Err(error) if is_about_replacing(&error) => {}
+                Err(error) => return Err(Failure::of(&self.client)(error)),
             }
         }
         let plain = again(identifiers, profile);
@@ -380,6 +375,33 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The kind of a problem (RFC 8555 section 6.7).
+fn kind_of(problem: &Problem) -> Option<&str> {
+    let name = problem.r#type.as_deref()?;
+    name.strip_prefix("urn:ietf:params:acme:error:")
+}
+
+/// Whether the server may take the same order where it replaces nothing: it has no renewal information, does not know that
+/// certificate, has it as replaced already (RFC 9773 section 5) or as another account's, or has forgotten the account. All
+/// else, such as a limit of orders, is no better for an order without it.
+fn is_about_replacing(error: &Error) -> bool {
+    match error {
+        Error::Api(problem) => {
+            let kind = kind_of(problem).unwrap_or_default();
+            // Not found, and in conflict: servers call the kind by several names.
+            matches!(problem.status, Some(404 | 409))
+                || matches!(
+                    kind,
+                    "alreadyReplaced" | "malformed" | "unauthorized" | "accountDoesNotExist"
+                )
+        }
+        Error::Unsupported(_) => true,
+        // The answer does not say that the order replaces anything.
+        Error::Other(error) => !error.is::<RequestError>(),
+        _ => false,
+    }
+}
+
 /// What names a certificate in renewal information.
 fn identify(certificate: &Certificate) -> Option<CertificateIdentifier<'static>> {
     let (authority, serial) = certificate.renewal()?;
@@ -398,5 +420,44 @@ fn known(identifier: &instant_acme::Identifier) -> Option<Identifier> {
         instant_acme::Identifier::Dns(name) => Some(Identifier::Dns(name.clone())),
         instant_acme::Identifier::Ip(address) => Some(Identifier::Ip(*address)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(kind: &str, status: u16) -> Error {
+        Error::Api(Problem {
+            r#type: Some(format!("urn:ietf:params:acme:error:{kind}")),
+            detail: None,
+            status: Some(status),
+            subproblems: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn an_order_is_placed_without_what_it_replaces_only_where_that_may_help() {
+        for error in [
+            problem("alreadyReplaced", 409),
+            problem("conflict", 409),
+            problem("malformed", 400),
+            problem("unauthorized", 403),
+            problem("accountDoesNotExist", 400),
+            Error::Unsupported("ACME renewal information (ARI)"),
+            Error::Other("replaces field mismatch".into()),
+        ] {
+            assert!(is_about_replacing(&error), "{error}");
+        }
+        for error in [
+            problem("rateLimited", 429),
+            problem("serverInternal", 500),
+            problem("rejectedIdentifier", 400),
+            problem("badNonce", 400),
+            Error::Other(Box::new(RequestError::TimedOut)),
+            Error::Str("no order URL found"),
+        ] {
+            assert!(!is_about_replacing(&error), "{error}");
+        }
     }
 }
