@@ -27,6 +27,9 @@ const SESSION_SIZE: u64 = 512;
 /// How long a key that no operator has chosen seals tickets. It opens them for as long again.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The longest lifetime that a client may be told, in seconds: RFC 8446 section 4.6.1. With TLS 1.2 it is a hint.
+const TICKET_LIFETIME_MAX: u32 = 7 * 24 * 60 * 60;
+
 /// Bytes of a key's name at the head of a ticket.
 const NAME_LENGTH: usize = 16;
 
@@ -316,7 +319,8 @@ impl ProducesTickets for Tickets {
     }
 
     fn lifetime(&self) -> u32 {
-        u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX)
+        let lifetime = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
+        lifetime.min(TICKET_LIFETIME_MAX)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
@@ -419,5 +423,21 @@ mod tests {
         };
         let ticket = tickets(HOUR).encrypt(b"session").unwrap();
         assert_eq!(tickets(HOUR).decrypt(&ticket), Some(b"session".to_vec()));
+    }
+
+    #[test]
+    fn clients_are_told_of_a_week_at_most() {
+        let told = |timeout| {
+            let tickets = Tickets {
+                keys: Vec::new(),
+                context: [1; 16],
+                timeout,
+            };
+            tickets.lifetime()
+        };
+        assert_eq!(told(HOUR), 3600);
+        assert_eq!(told(HOUR * 24 * 7), 604_800);
+        assert_eq!(told(HOUR * 24 * 8), 604_800);
+        assert_eq!(told(Duration::MAX), 604_800);
     }
 }
