@@ -18,7 +18,7 @@ use proto::h1::response::{self, ResponseBody, ResponseHead};
 
 use crate::resolver::{Resolving, Unresolved};
 
-/// How long it all may take.
+/// How long one address may take, from connecting to the end of its answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest response with its head, in bytes. One is about 2,000.
@@ -84,38 +84,15 @@ impl Responder {
         &self.host
     }
 
-    /// The answer to a question, as it came.
+    /// The answer to a question, as it came: that of the first address that gives one.
     pub async fn ask(
         &self,
         request: &[u8],
         resolving: &Resolving,
         local: &Local,
     ) -> Result<Vec<u8>, Failed> {
-        let deadline = engine::now() + TIMEOUT;
-        let mut failed = None;
-        for address in self.addresses(resolving, local).await? {
-            let stream = match engine::net::connect(&address, None, Some(deadline)).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    failed = Some(Failed::Call("connect()", error));
-                    continue;
-                }
-            };
-            stream.push(Bytes::from(self.message(request)));
-            stream.start_send();
-            let mut response = PartialResponse::default();
-            loop {
-                let received = stream.recv(Some(deadline)).await;
-                let received = received.map_err(|error| match error.kind() {
-                    io::ErrorKind::TimedOut => Failed::TimedOut,
-                    _ => Failed::Call("recv()", error),
-                })?;
-                if let Some(body) = response.take(&received)? {
-                    return Ok(body);
-                }
-            }
-        }
-        Err(failed.unwrap_or(Failed::NoAddress))
+        let addresses = self.addresses(resolving, local).await?;
+        ask_in_turn(&addresses, &Bytes::from(self.message(request))).await
     }
 
     async fn addresses(
@@ -152,6 +129,37 @@ impl Responder {
         message.extend_from_slice(self.host.as_bytes());
         message.extend_from_slice(b"\r\n\r\n");
         message
+    }
+}
+
+/// Asks at one address after the other until one answers. If none does, what the last has failed with.
+async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, Failed> {
+    let mut last = Failed::NoAddress;
+    for address in addresses {
+        match ask_at(address, message.clone()).await {
+            Ok(body) => return Ok(body),
+            Err(failed) => last = failed,
+        }
+    }
+    Err(last)
+}
+
+async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, Failed> {
+    let deadline = engine::now() + TIMEOUT;
+    let stream = engine::net::connect(address, None, Some(deadline)).await;
+    let stream = stream.map_err(|error| Failed::Call("connect()", error))?;
+    stream.push(message);
+    stream.start_send();
+    let mut response = PartialResponse::default();
+    loop {
+        let received = stream.recv(Some(deadline)).await;
+        let received = received.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Failed::TimedOut,
+            _ => Failed::Call("recv()", error),
+        })?;
+        if let Some(body) = response.take(&received)? {
+            return Ok(body);
+        }
     }
 }
 
@@ -234,7 +242,50 @@ impl fmt::Display for Failed {
 
 #[cfg(test)]
 mod tests {
+    use engine::net::Listener;
+    use engine::sim::{self, Faults};
+
     use super::*;
+
+    /// Asks these addresses of a simulated network for an answer. `10.0.0.1` is silent, `10.0.0.2` closes, `10.0.0.3` refuses
+    /// and `10.0.0.4` answers; others are not there. What came of it, and after how many seconds.
+    fn asked(lasts: &[u8]) -> (Result<Vec<u8>, String>, u64) {
+        let address = |last: u8| Address::Inet(([10, 0, 0, last], 80).into());
+        let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+        let begin = engine::now();
+        let outcome = runtime.block_on(async {
+            for last in 1..5 {
+                let listener = Listener::new(sim::listen(address(last)).unwrap().0).unwrap();
+                engine::spawn(async move {
+                    let stream = listener.accept().await.unwrap();
+                    let _ = stream.recv(None).await;
+                    match last {
+                        1 => engine::sleep(2 * TIMEOUT).await,
+                        3 => stream.push(Bytes::from_static(b"HTTP/1.0 503 No\r\n\r\n")),
+                        4 => stream.push(Bytes::from_static(b"HTTP/1.0 200 OK\r\n\r\nyes")),
+                        _ => {}
+                    }
+                    stream.finish();
+                });
+            }
+            let addresses: Vec<Address> = lasts.iter().map(|last| address(*last)).collect();
+            ask_in_turn(&addresses, &Bytes::from_static(b"?")).await
+        });
+        let outcome = outcome.map_err(|failed| failed.to_string());
+        (outcome, (engine::now() - begin).as_secs())
+    }
+
+    #[test]
+    fn the_next_address_is_asked_after_any_failure() {
+        let yes = || Ok(b"yes".to_vec());
+        assert_eq!(asked(&[4, 1]), (yes(), 0));
+        assert_eq!(asked(&[9, 2, 3, 4]), (yes(), 0));
+        // Each has a time of its own.
+        assert_eq!(asked(&[1, 4]), (yes(), TIMEOUT.as_secs()));
+        let refused = "OCSP responder sent status 503".to_owned();
+        assert_eq!(asked(&[2, 3]), (Err(refused), 0));
+        assert!(asked(&[]).0.is_err());
+    }
 
     #[test]
     fn urls() {
