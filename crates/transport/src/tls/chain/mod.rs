@@ -164,7 +164,7 @@ impl Trust {
             if is_long {
                 break; // as OpenSSL, which then misses the next issuer
             }
-            if let Some(issuer) = issuer_of(top, &self.certificates, now) {
+            if let Some(issuer) = issuer_of(top, &self.certificates, &path, now) {
                 trusted = true;
                 path.push(issuer);
                 top = issuer;
@@ -173,8 +173,7 @@ impl Trust {
             if trusted {
                 break;
             }
-            let is_new = |issuer: &&Certificate| !path.contains(issuer);
-            let Some(issuer) = issuer_of(top, others, now).filter(is_new) else {
+            let Some(issuer) = issuer_of(top, others, &path, now) else {
                 break;
             };
             path.push(issuer);
@@ -204,13 +203,16 @@ pub fn names(certificates: &[CertificateDer<'_>]) -> Vec<DistinguishedName> {
     names.into_iter().map(DistinguishedName::from).collect()
 }
 
-/// The best issuer of a certificate: one that has really signed it and whose time it is.
+/// The best issuer of a certificate: one that has really signed it and whose time it is. Those that are on the path already
+/// lead nowhere: authorities may have signed each other.
 fn issuer_of<'a>(
     certificate: &Certificate,
     among: &'a [Certificate],
+    path: &[&Certificate],
     now: u64,
 ) -> Option<&'a Certificate> {
-    let named = |issuer: &&Certificate| issuer.is_named_as_issuer_of(certificate);
+    let named =
+        |issuer: &&Certificate| issuer.is_named_as_issuer_of(certificate) && !path.contains(issuer);
     let candidates = || among.iter().filter(named).take(ISSUERS_MAX);
     let fits =
         |issuer: &&Certificate| issuer.check_time(now).is_none() && issuer.has_signed(certificate);

@@ -59,6 +59,27 @@ fn chains_lead_to_certificates_that_vouch_for_themselves() {
     assert_eq!(of_client("leaf between root", "direct", 5), 19);
 }
 
+/// OpenSSL goes round in circles among them, up to the greatest depth.
+#[test]
+fn a_chain_has_no_certificate_twice() {
+    let path = |trusted: &str| {
+        let trust = Trust::new(&certificates(trusted), &[], 100).unwrap();
+        let chain = certificates("in_circle circle_b");
+        trust.path(&chain[0], &chain[1..], NOW).len()
+    };
+    assert_eq!(path("circle_a circle_b"), 3);
+    assert_eq!(of_client("in_circle", "circle_a circle_b", 100), 2);
+    // The one that has signed itself has the name and the key of the first.
+    assert_eq!(path("circle_a circle_b circle_root"), 4);
+    let trusted = "circle_a circle_b circle_root";
+    assert_eq!(of_client("in_circle", trusted, 100), 0);
+    assert_eq!(
+        of_client("in_circle circle_a circle_b", "circle_root", 100),
+        0
+    );
+    assert_eq!(of_client("in_circle circle_a circle_b", "root", 100), 20);
+}
+
 /// Another one has the name of the one that is trusted.
 #[test]
 fn a_name_is_not_enough() {

@@ -64,7 +64,7 @@ own() {
 }
 # by ISSUER NAME [EXTENSIONS] [DATES]
 by() {
-    key "$2"
+    [ -f "$work/$2.key" ] || key "$2"
     openssl req -new -config "$work/conf" -key "$work/$2.key" -subj "/CN=$2" -out "$work/$2.csr"
     openssl ca -batch -notext -config "$work/conf" -keyfile "$work/$1.key" -cert "$1.pem" -in "$work/$2.csr" \
         -out "$2.pem" ${3:+-extensions "$3"} ${4:-} 2> "$work/log"
@@ -97,6 +97,12 @@ by idle below_idle client
 own limited limited authority_limited
 by limited inside inside
 by limited outside outside
+# Two that have signed each other; the first has signed itself, too.
+own circle_root circle_a authority_end
+by circle_root circle_b authority_end
+cp "$work/circle_root.key" "$work/circle_a.key"
+by circle_b circle_a authority_end
+by circle_root in_circle client
 list root empty
 list between between
 list root stale "-crl_lastupdate 20200101000000Z -crl_nextupdate 20200102000000Z"
