@@ -1,6 +1,6 @@
 //! Whether the other end is who it should be: its chain of certificates, and its name.
 //!
-//! RFC 6125. What makes a chain hold is `chain`'s business; here is what rustls asks, and the name.
+//! RFC 9525, whose wildcards are whole labels. What makes a chain hold is `chain`'s business; here is what rustls asks, and the name.
 
 use std::sync::Arc;
 
@@ -114,7 +114,8 @@ fn parsed(certificate: &CertificateDer<'_>) -> Option<Certificate> {
 }
 
 /// Whether a certificate is for this name, as OpenSSL's `X509_check_host` says: by the DNS names among its alternative
-/// names, or by its common name where it has none. Addresses are looked for among the names as well.
+/// names, or by its common name where it has none. Addresses are looked for among the names as well. A wildcard that is only a
+/// part of a label (`w*.example.com`), which OpenSSL takes, fits nothing: RFC 9525 section 6.3.
 pub fn matches_name(certificate: &CertificateDer<'_>, name: &[u8]) -> bool {
     let Some(certificate) = parsed(certificate) else {
         return false;
@@ -176,7 +177,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// As OpenSSL's `X509_check_host(3)` takes them.
+    /// As OpenSSL's `X509_check_host(3)` takes them, but for wildcards within a label.
     #[test]
     fn names_and_patterns() {
         for (pattern, name) in [
@@ -196,6 +197,9 @@ mod tests {
             ("*.example.com", "a.b.example.com"),
             ("*.example.com", ".example.com"),
             ("*.com", "example.com"),
+            ("w*.example.com", "www.example.com"),
+            ("*w.example.com", "www.example.com"),
+            ("w*w.example.com", "www.example.com"),
             ("*", "example"),
             ("", ""),
         ] {
