@@ -79,6 +79,7 @@ on_both_engines!(
     a_refusal_leaves_whole,
     records_are_no_longer_than_asked_for,
     a_reload_changes_the_certificate_and_keeps_connections,
+    a_reload_judges_the_clients_of_kept_connections,
     what_was_agreed_upon,
     what_the_client_offers,
     sessions_go_on,
@@ -386,6 +387,32 @@ fn a_reload_changes_the_certificate_and_keeps_connections() {
             .is_ok_and(|new| new.certificate() == rsa)
     });
     assert_eq!(before.get("/").unwrap().status, 200);
+}
+
+/// nginx ends kept connections with their worker process.
+fn a_reload_judges_the_clients_of_kept_connections() {
+    let ca = file("ca.crt");
+    let lines = |generation: u32, list: &str| {
+        format!(
+            "ssl_verify_client on; ssl_trusted_certificate {ca}; ssl_crl {}; \
+             add_header Generation {generation} always; {SHOW}",
+            file(list)
+        )
+    };
+    let client = || Client::new().identity(&file("client"));
+    let (server, port) = start_one(&lines(1, "empty.crl"));
+    let mut before = client().connect(port).unwrap();
+    assert_eq!(before.get("/").unwrap().status, 200);
+    for (generation, list, status) in [(2, "empty.crl", 200), (3, "revoked.crl", 400)] {
+        let block = tls_server(port, "", &(certificate("ecdsa") + &lines(generation, list)));
+        server.reload(&format!("[http]\n{block}"));
+        let current = format!("Generation: {generation}");
+        support::tls::until("the new configuration", || {
+            let response = client().connect(port).unwrap().get("/").unwrap();
+            response.head.contains(&current)
+        });
+        assert_eq!(before.get("/").unwrap().status, status);
+    }
 }
 
 /// The variables of the tests below.

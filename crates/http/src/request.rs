@@ -195,6 +195,9 @@ pub async fn handle(request: &mut Request, exchange: &mut Exchange) -> Result<()
 /// Asks those who want to see a request as soon as its head has been read.
 async fn arrived(request: &mut Request, exchange: &mut Exchange) -> Result<Step, Abort> {
     log::head(request);
+    if let Some(settings) = secure::newer_settings(request) {
+        Box::pin(secure::look_again(request, &settings)).await;
+    }
     if !request.plan.phases.arrived.is_empty() {
         let http = Rc::clone(&request.http);
         let plan = http.plan(request.plan.id);

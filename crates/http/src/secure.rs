@@ -1,8 +1,14 @@
 //! What a request's connection must be before anything looks at the request: 497 where it is in the
 //! clear and should not be, 495 and 496 where the client's certificate is not what the server
 //! wants. That the request is for the server that the handshake was with is seen while its head is read.
+//!
+//! A connection outlives reloads. What was found of its client's certificate does not: the authority may have revoked it
+//! meanwhile, or may not be trusted any more. nginx ends kept connections with their worker process instead.
+
+use std::sync::Arc;
 
 use transport::client::OfClient as _;
+use transport::tls::server::ServerTls;
 use transport::tls::verify::{Mode, Verdict};
 
 use crate::connection::Connection;
@@ -13,6 +19,28 @@ use crate::request::{Request, Step};
 pub fn must_check(connection: &Connection, server: &Server) -> bool {
     connection.plain_on_secure_port.get()
         || (connection.stream.is_secure() && server.verify_client.is_some())
+}
+
+/// The settings by which the client's certificate is to be looked at once more: those that a reload has brought since it was.
+pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
+    request.server.verify_client?;
+    let session = request.session()?;
+    let (connection, local) = (&request.connection, &request.local);
+    let own = connection.with_first_server(local, |first| first.tls.clone())?;
+    let settings = match own {
+        Some(own) => own,
+        // As in a handshake.
+        None => connection.with_servers(local, |servers| servers.default.tls.clone())??,
+    };
+    (!session.is_judged_by(&settings)).then_some(settings)
+}
+
+/// Looks at the client's certificate by these settings.
+pub async fn look_again(request: &Request, settings: &Arc<ServerTls>) {
+    if let Some(session) = request.session() {
+        let local = &request.local;
+        session.look_at_client(settings, request, local).await;
+    }
 }
 
 /// How the request ends, where its connection is not what its server wants. Its head counts as being read until then, and

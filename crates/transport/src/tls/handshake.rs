@@ -183,9 +183,9 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
         }
     }
     session.early.set(session.is_handshaking());
-    session.look_at_client();
     let local = connection.generation();
-    session.ask_about_client(connection, &local).await;
+    let settings = &session.server;
+    session.look_at_client(settings, connection, &local).await;
     Begun::Secure
 }
 

@@ -77,6 +77,8 @@ pub struct Session {
     pub hello: Option<Box<ClientHello>>,
     /// What is to be said of its certificate.
     pub verdict: Cell<Verdict>,
+    /// The settings that this was found by: those of the handshake, or of a reload since.
+    judged_by: RefCell<Arc<ServerTls>>,
     /// Whether a request was received before the handshake had ended.
     pub early: Cell<bool>,
     /// The number of the session, once it is known.
@@ -142,6 +144,7 @@ impl Session {
             server_name,
             hello,
             verdict: Cell::new(Verdict::Missing),
+            judged_by: RefCell::new(Arc::clone(server)),
             early: Cell::new(false),
             number: OnceCell::new(),
             inner: RefCell::new(Inner {
@@ -197,29 +200,34 @@ impl Session {
         }
     }
 
-    /// Looks at the client's certificate, once the handshake has ended.
-    pub fn look_at_client(&self) {
-        let Some(clients) = &self.server.clients else {
-            return;
-        };
-        let now = UnixTime::since_unix_epoch(engine::wall());
-        let verdict = self.with(|agreed| clients.verdict(agreed.certificates.as_deref(), now));
-        self.verdict.set(verdict);
+    /// Whether the client's certificate was looked at by these settings last.
+    pub fn is_judged_by(&self, settings: &Arc<ServerTls>) -> bool {
+        Arc::ptr_eq(&self.judged_by.borrow(), settings)
     }
 
-    /// Asks whether the client's certificate is still good, where the server wants that.
-    pub async fn ask_about_client(&self, client: &dyn Subject, local: &Local) {
-        let (Some(status), Some(clients)) = (&self.server.status, &self.server.clients) else {
-            return;
-        };
-        if self.verdict.get() != Verdict::Good {
-            return;
+    /// Looks at the client's certificate by these settings, once the handshake has ended, and asks whether it is still good
+    /// where they want that.
+    pub async fn look_at_client(
+        &self,
+        settings: &Arc<ServerTls>,
+        client: &dyn Subject,
+        local: &Local,
+    ) {
+        let mut verdict = Verdict::Missing;
+        if let Some(clients) = &settings.clients {
+            let now = UnixTime::since_unix_epoch(engine::wall());
+            verdict = self.with(|agreed| clients.verdict(agreed.certificates.as_deref(), now));
+            if let Some(status) = settings.status.as_ref()
+                && verdict == Verdict::Good
+            {
+                let path = self.with(|agreed| clients.path(agreed.certificates.as_deref(), now));
+                if let Err(text) = status.check(client, local, &path).await {
+                    verdict = Verdict::Revoked(text);
+                }
+            }
         }
-        let now = UnixTime::since_unix_epoch(engine::wall());
-        let path = self.with(|agreed| clients.path(agreed.certificates.as_deref(), now));
-        if let Err(text) = status.check(client, local, &path).await {
-            self.verdict.set(Verdict::Revoked(text));
-        }
+        self.verdict.set(verdict);
+        *self.judged_by.borrow_mut() = Arc::clone(settings);
     }
 
     /// Whether the handshake is still going on.
