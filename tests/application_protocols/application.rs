@@ -86,6 +86,15 @@ impl Application {
         protocol: Protocol,
         answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> Application {
+        Application::start_early(protocol, Vec::new(), answer)
+    }
+
+    /// Listens; says this much of the first answer on a connection before it reads the request.
+    pub(crate) fn start_early(
+        protocol: Protocol,
+        early: Vec<u8>,
+        answer: impl Fn(&Seen) -> Vec<Vec<u8>> + Send + Sync + 'static,
+    ) -> Application {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
@@ -97,8 +106,9 @@ impl Application {
         };
         let answer: Arc<Answer> = Arc::new(answer);
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for mut stream in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.write_all(&early);
                 let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
                 thread::spawn(move || serve(stream, protocol, &seen, &*answer));
             }

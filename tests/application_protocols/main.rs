@@ -5,6 +5,7 @@
 
 mod application;
 mod directives;
+mod early;
 mod fastcgi;
 mod memcached;
 mod php;

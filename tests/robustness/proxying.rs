@@ -113,6 +113,52 @@ fn an_answer_before_the_body_has_come_is_heard() {
     });
 }
 
+/// Neither an interim answer nor a part of a head ends the body, which the upstream waits for.
+#[test]
+fn what_comes_before_the_answer_does_not_stop_the_body() {
+    const LENGTH: usize = 1_000_000;
+    on_each_engine(|engine| {
+        let upstream = upstream::start(|mut stream, _| {
+            let begun =
+                b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-";
+            let _ = stream.write_all(begun);
+            if stream.read_exact(&mut vec![0; LENGTH]).is_ok() {
+                let _ = stream.write_all(b"Length: 5\r\n\r\nwhole");
+                wait_for_end(&stream);
+            }
+        });
+        let http = format!(
+            "proxy_read_timeout 20s; early_hints 1; client_max_body_size 0;
+            server {{
+                listen 127.0.0.1:@PORT@;
+                location /streamed {{ proxy_pass http://127.0.0.1:{upstream}; proxy_request_buffering off; }}
+                location /stored {{ proxy_pass http://127.0.0.1:{upstream}; }}
+            }}"
+        );
+        let server = Setup::new(engine, &http).start();
+        for path in ["/streamed", "/stored"] {
+            let mut client = server.connect();
+            client.send(format!(
+                "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {LENGTH}\r\n\r\n"
+            ));
+            client.send(vec![b'x'; LENGTH / 2]);
+            if path == "/streamed" {
+                assert_eq!(client.response().status, 103);
+            }
+            client.send(vec![b'x'; LENGTH / 2]);
+            if path == "/stored" {
+                assert_eq!(client.response().status, 103);
+            }
+            let answer = client.response();
+            assert_eq!(
+                (answer.status, &*answer.body),
+                (200, &b"whole"[..]),
+                "{path}"
+            );
+        }
+    });
+}
+
 /// What one upstream has had of a body that is passed on as it comes is gone: no other is told of it, which would take what the next
 /// client asks for as the missing part.
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Fault, ScopeRef, Word};
-use engine::net::Segment;
+use engine::Buffer;
 use framework::compile::Compiler;
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
@@ -24,11 +24,10 @@ use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Destination, Schemes};
 use crate::passing::family::Causes;
 use crate::passing::response::{
-    READING, Reading, UpstreamResponse, bad, examine, note_head, receive, refuse_upgrade, remember,
-    too_big,
+    READING, Reading, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
 use crate::passing::rewriting::Unchanged;
-use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
+use crate::passing::sending::{AsItCame, Asked, HeadReader};
 use crate::passing::settings::Passing;
 use crate::passing::ssl::UpstreamTls;
 use crate::passing::tries::{AttemptError, Conversation, note};
@@ -183,22 +182,11 @@ impl Conversation for UnframedConversation<'_> {
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
-        let mut sent = 0;
-        let pushed = self.send(request, exchange, peer, &mut sent).await;
-        note(request, |attempt, _| attempt.bytes_sent += sent);
-        pushed?;
-        peer.stream().start_send();
-        wait_for_peer(request, exchange, self.passing, peer).await?;
-        let mut reading = Reading::default();
-        let read = self.read_head(request, exchange, peer, &mut reading).await;
-        let answer = reading.end();
-        match read {
-            Ok(()) => Ok(answer),
-            Err(ended) => {
-                remember(request, &answer.head);
-                Err(ended)
-            }
-        }
+        let mut reader = UnframedReader::default();
+        let mut asked = Asked::new(self.passing, peer, &mut reader);
+        let queued = self.queue(request, exchange, &mut asked).await;
+        let read = asked.read_head(request, exchange, queued).await;
+        reader.reading.end_as(read, request)
     }
 
     fn status(&self, answer: &UpstreamResponse) -> Option<u16> {
@@ -211,69 +199,65 @@ impl Conversation for UnframedConversation<'_> {
 }
 
 impl UnframedConversation<'_> {
-    /// Queues the request, and counts its bytes in `sent`.
-    async fn send(
+    /// Queues head and body.
+    async fn queue(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        peer: &mut UpstreamConnection,
-        sent: &mut u64,
+        asked: &mut Asked<'_, UnframedReader>,
     ) -> Result<(), AttemptError> {
-        let Outgoing { head, begun } = self.outgoing;
-        *sent += head.len() as u64;
-        peer.stream().push(Segment::Bytes(head.clone()));
-        peer.asked = true;
-        match begun {
+        asked.push_head(&self.outgoing.head);
+        match &self.outgoing.begun {
             _ if !self.passing.pass_request_body => Ok(()),
-            None => push_stored_body(request, exchange, self.passing, peer, sent).await,
-            Some(begun) => {
-                let passing = self.passing;
-                stream_body(request, exchange, passing, peer, begun, &AsItCame, sent).await
-            }
+            None => asked.push_stored_body(request, exchange).await,
+            Some(begun) => asked.stream_body(request, exchange, begun, &AsItCame).await,
         }
     }
+}
 
-    /// Reads the head of the answer, with what has come behind it.
-    async fn read_head(
-        &self,
+/// Reads the head of the answer.
+#[derive(Default)]
+struct UnframedReader {
+    /// The head, and what has come behind it.
+    reading: Reading,
+    received_in_all: usize,
+}
+
+impl HeadReader for UnframedReader {
+    fn take(
+        &mut self,
         request: &mut Request,
-        exchange: &mut Exchange,
-        peer: &mut UpstreamConnection,
-        reading: &mut Reading,
-    ) -> Result<(), AttemptError> {
-        let passing = self.passing;
-        let mut received = 0;
-        loop {
-            let buffer = receive(request, exchange, passing, peer).await?;
-            received += buffer.len();
-            reading.beyond = received.saturating_sub(passing.buffer_size) as u64;
-            let counted = received.min(passing.buffer_size) as u64;
-            note(request, |attempt, _| attempt.bytes_received = counted);
-            reading.bytes.extend_from_slice(&buffer);
-            let most = passing.buffer_size;
-            let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
-            let parsed = cgi::parse(held, &mut reading.head, Form::StatusLineOrFields);
-            examine(request, passing, reading);
-            match parsed {
-                Ok(Some(length)) => {
-                    // What follows the head lies at the end of what came last.
-                    let unread = reading.bytes.len().saturating_sub(length);
-                    let read = buffer.len().saturating_sub(unread);
-                    reading.rest = buffer;
-                    reading.rest.advance(read);
-                    reading.bytes.truncate(length);
-                    note_head(request, reading.head.status());
-                    return Ok(());
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let text = error.log_text(&reading.bytes);
-                    log::error!(request, Error, "{} {READING}", log::Printable(&text));
-                    return Err(bad(Causes::INVALID_HEADER));
-                }
+        _: &mut Exchange,
+        passing: &Passing,
+        received: Buffer,
+    ) -> Result<bool, AttemptError> {
+        let reading = &mut self.reading;
+        self.received_in_all += received.len();
+        reading.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
+        let counted = self.received_in_all.min(passing.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+        reading.bytes.extend_from_slice(&received);
+        let most = passing.buffer_size;
+        let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
+        let parsed = cgi::parse(held, &mut reading.head, Form::StatusLineOrFields);
+        examine(request, passing, reading);
+        match parsed {
+            Ok(Some(length)) => {
+                // What follows the head lies at the end of what came last.
+                let unread = reading.bytes.len().saturating_sub(length);
+                let read = received.len().saturating_sub(unread);
+                reading.rest = received;
+                reading.rest.advance(read);
+                reading.bytes.truncate(length);
+                note_head(request, reading.head.status());
+                Ok(true)
             }
-            if received >= passing.buffer_size {
-                return Err(too_big(request));
+            Ok(None) if self.received_in_all >= passing.buffer_size => Err(too_big(request)),
+            Ok(None) => Ok(false),
+            Err(error) => {
+                let text = error.log_text(&reading.bytes);
+                log::error!(request, Error, "{} {READING}", log::Printable(&text));
+                Err(bad(Causes::INVALID_HEADER))
             }
         }
     }

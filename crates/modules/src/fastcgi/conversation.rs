@@ -1,6 +1,7 @@
 //! A request and its answer with a FastCGI application, up to the end of the answer's head.
 
 use bytes::Bytes;
+use engine::Buffer;
 use engine::net::Segment;
 use http::exchange::Exchange;
 use http::log;
@@ -17,9 +18,10 @@ use crate::applications::Outgoing;
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::family::Causes;
 use crate::passing::response::{
-    READING, Reading, UpstreamResponse, bad, examine, note_head, receive, remember, too_big,
+    READING, Reading, UpstreamResponse, bad, examine, note_head, too_big,
 };
-use crate::passing::sending::{BodyFraming, stream_body, wait_for_peer};
+use crate::passing::sending::{Asked, BodyFraming, HeadReader};
+use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, Conversation, note};
 
 /// A request and its answer.
@@ -45,29 +47,20 @@ impl Conversation for FastcgiConversation<'_> {
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
     ) -> Result<FastcgiAnswer, AttemptError> {
-        let mut sent = 0;
-        let pushed = self.send(request, exchange, peer, &mut sent).await;
-        note(request, |attempt, _| attempt.bytes_sent += sent);
-        pushed?;
-        let passing = &self.settings.passing;
-        peer.stream().start_send();
-        wait_for_peer(request, exchange, passing, peer).await?;
-        let mut reading = Reading::default();
-        let mut decoder = Decoder::new();
-        let read = self
-            .read_head(request, exchange, peer, &mut reading, &mut decoder)
-            .await;
-        let answer = FastcgiAnswer {
-            read: reading.end(),
-            decoder,
+        let mut reader = FastcgiReader {
+            settings: self.settings,
+            reading: Reading::default(),
+            decoder: Decoder::new(),
+            received_in_all: 0,
+            held: 0,
         };
-        match read {
-            Ok(()) => Ok(answer),
-            Err(ended) => {
-                remember(request, &answer.read.head);
-                Err(ended)
-            }
-        }
+        let mut asked = Asked::new(&self.settings.passing, peer, &mut reader);
+        let queued = self.queue(request, exchange, &mut asked).await;
+        let read = asked.read_head(request, exchange, queued).await;
+        Ok(FastcgiAnswer {
+            read: reader.reading.end_as(read, request)?,
+            decoder: reader.decoder,
+        })
     }
 
     fn status(&self, answer: &FastcgiAnswer) -> Option<u16> {
@@ -80,31 +73,27 @@ impl Conversation for FastcgiConversation<'_> {
 }
 
 impl FastcgiConversation<'_> {
-    /// Queues the request, and counts its bytes in `sent`.
-    async fn send(
+    /// Queues the request.
+    async fn queue(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        peer: &mut UpstreamConnection,
-        sent: &mut u64,
+        asked: &mut Asked<'_, FastcgiReader<'_>>,
     ) -> Result<(), AttemptError> {
-        let passing = &self.settings.passing;
-        *sent += self.outgoing.head.len() as u64;
-        peer.stream()
-            .push(Segment::Bytes(self.outgoing.head.clone()));
-        peer.asked = true;
-        if let (Some(begun), true) = (&self.outgoing.begun, passing.pass_request_body) {
-            return stream_body(request, exchange, passing, peer, begun, &Stdin, sent).await;
+        let passes_body = self.settings.passing.pass_request_body;
+        asked.push_head(&self.outgoing.head);
+        if let (Some(begun), true) = (&self.outgoing.begun, passes_body) {
+            return asked.stream_body(request, exchange, begun, &Stdin).await;
         }
-        if passing.pass_request_body {
+        if passes_body {
             if let Some(parts) = request.body.in_memory() {
-                *sent += Stdin.push(request, peer.stream(), parts);
+                asked.sent += Stdin.push(request, asked.peer.stream(), parts);
             } else if let Some(file) = request.body.file().cloned() {
                 let length = request.body.received();
                 let mut offset = 0;
                 while let Some(frame) = StdinFrame::new(left(length, offset)) {
                     let part = frame.length() as u64;
-                    *sent += push_frame(peer.stream(), &frame, |stream| {
+                    asked.sent += push_frame(asked.peer.stream(), &frame, |stream| {
                         stream.push(Segment::File {
                             file: file.clone(),
                             offset,
@@ -112,78 +101,86 @@ impl FastcgiConversation<'_> {
                         });
                     });
                     offset += part;
-                    peer.stream().start_send();
-                    wait_for_peer(request, exchange, passing, peer).await?;
-                    if peer.early.is_some() {
-                        peer.asked = false;
+                    asked.peer.stream().start_send();
+                    asked.wait_for_peer(request, exchange).await?;
+                    if asked.wants_no_more() {
+                        asked.peer.asked = false;
                         return Ok(());
                     }
                 }
             }
         }
-        *sent += Stdin.end(request, peer.stream());
+        asked.sent += Stdin.end(request, asked.peer.stream());
         Ok(())
     }
+}
 
-    /// Reads the head of the answer.
-    async fn read_head(
-        &self,
+/// Reads the head of the answer.
+struct FastcgiReader<'a> {
+    settings: &'a Settings,
+    /// The head, and what has come behind it, in its records.
+    reading: Reading,
+    decoder: Decoder,
+    received_in_all: usize,
+    /// How many bytes have come since the head began.
+    held: usize,
+}
+
+impl HeadReader for FastcgiReader<'_> {
+    fn take(
+        &mut self,
         request: &mut Request,
-        exchange: &mut Exchange,
-        peer: &mut UpstreamConnection,
-        reading: &mut Reading,
-        decoder: &mut Decoder,
-    ) -> Result<(), AttemptError> {
-        let passing = &self.settings.passing;
-        let (mut received_in_all, mut held) = (0, 0);
-        loop {
-            let mut buffer = receive(request, exchange, passing, peer).await?;
-            received_in_all += buffer.len();
-            held += buffer.len();
-            let counted = received_in_all.min(passing.buffer_size) as u64;
-            reading.beyond = received_in_all.saturating_sub(passing.buffer_size) as u64;
-            note(request, |attempt, _| attempt.bytes_received = counted);
-            while !buffer.is_empty() {
-                let decoded = decoder.decode(&buffer).map_err(|fault| {
-                    log::error!(request, Error, "{fault} {READING}");
-                    bad(Causes::INVALID_HEADER)
-                })?;
-                match decoded.event {
-                    Some(Event::Stdout(stretch)) => {
-                        let stretch = buffer.get(stretch).unwrap_or_default();
-                        reading.bytes.extend_from_slice(stretch);
-                        if let Some(unread) = self.parse(request, reading, decoder)? {
-                            buffer.advance(decoded.consumed.saturating_sub(unread));
-                            reading.rest = buffer;
-                            return Ok(());
-                        }
+        _: &mut Exchange,
+        passing: &Passing,
+        mut received: Buffer,
+    ) -> Result<bool, AttemptError> {
+        self.received_in_all += received.len();
+        self.held += received.len();
+        let counted = self.received_in_all.min(passing.buffer_size) as u64;
+        self.reading.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+        while !received.is_empty() {
+            let decoded = self.decoder.decode(&received).map_err(|fault| {
+                log::error!(request, Error, "{fault} {READING}");
+                bad(Causes::INVALID_HEADER)
+            })?;
+            match decoded.event {
+                Some(Event::Stdout(stretch)) => {
+                    let stretch = received.get(stretch).unwrap_or_default();
+                    self.reading.bytes.extend_from_slice(stretch);
+                    if let Some(unread) = self.parse(request, passing)? {
+                        received.advance(decoded.consumed.saturating_sub(unread));
+                        self.reading.rest = received;
+                        return Ok(true);
                     }
-                    Some(Event::Stderr(stretch)) => {
-                        let stretch = buffer.get(stretch).unwrap_or_default();
-                        self.tell(request, stretch)?;
-                    }
-                    // An end before that of the head is a fault.
-                    Some(_) | None => {}
                 }
-                buffer.advance(decoded.consumed);
+                Some(Event::Stderr(stretch)) => {
+                    let stretch = received.get(stretch).unwrap_or_default();
+                    self.tell(request, stretch)?;
+                }
+                // An end before that of the head is a fault.
+                Some(_) | None => {}
             }
-            if reading.bytes.is_empty() {
-                held = 0; // warnings are no part of a head, however many they are
-            }
-            if held >= passing.buffer_size {
-                return Err(too_big(request));
-            }
+            received.advance(decoded.consumed);
+        }
+        if self.reading.bytes.is_empty() {
+            self.held = 0; // warnings are no part of a head, however many they are
+        }
+        match self.held >= passing.buffer_size {
+            true => Err(too_big(request)),
+            false => Ok(false),
         }
     }
+}
 
+impl FastcgiReader<'_> {
     /// Parses what has come of the head. Where it is whole: how many bytes of the last stretch are behind it.
     fn parse(
-        &self,
+        &mut self,
         request: &mut Request,
-        reading: &mut Reading,
-        decoder: &mut Decoder,
+        passing: &Passing,
     ) -> Result<Option<usize>, AttemptError> {
-        let passing = &self.settings.passing;
+        let reading = &mut self.reading;
         let most = passing.buffer_size;
         let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
         let parsed = cgi::parse(held, &mut reading.head, Form::Fields);
@@ -194,7 +191,8 @@ impl FastcgiConversation<'_> {
                 let unread = reading.bytes.len().saturating_sub(length);
                 reading.bytes.truncate(length);
                 let is_head = request.method == Method::Head;
-                decoder.begin_body(BodyLength::of(&reading.head, is_head), unread);
+                let body = BodyLength::of(&reading.head, is_head);
+                self.decoder.begin_body(body, unread);
                 note_head(request, reading.head.status());
                 Ok(Some(unread))
             }

@@ -23,8 +23,8 @@ use crate::upstream::{AtEnd, Group};
 /// A connection to a peer, or a request's part of one.
 pub(crate) struct UpstreamConnection {
     link: Link,
-    /// What it sent, or how it ended, while the request was still being sent.
-    pub(crate) early: Option<io::Result<Buffer>>,
+    /// How it ended while the request was still being sent; empty where the peer closed it.
+    pub(crate) early_end: Option<io::Result<Buffer>>,
     /// Whether the request has been given to it to its last byte.
     pub(crate) asked: bool,
     /// The peer, as long as it has the request; once it has answered.
@@ -71,7 +71,7 @@ impl UpstreamConnection {
     fn of(link: Link, home: Home) -> UpstreamConnection {
         UpstreamConnection {
             link,
-            early: None,
+            early_end: None,
             asked: false,
             lease: None,
             admitted: None,
@@ -125,7 +125,7 @@ impl UpstreamConnection {
         let Link::Whole(connection) = self.link else {
             return; // a stream ends by being dropped
         };
-        let is_kept = may_go_on && self.asked && self.early.is_none();
+        let is_kept = may_go_on && self.asked && self.early_end.is_none();
         let keeps = self.home.group.shared.keepalive.is_some();
         if !is_kept || connection.transport.backlog() > 0 || !keeps {
             return connection.transport.announce_end();

@@ -58,6 +58,19 @@ impl Reading {
         self.examined = 0;
     }
 
+    /// What has been read. Of a head that cannot be taken it is kept for `$upstream_http_*` all the same.
+    pub(crate) fn end_as(
+        self,
+        read: Result<(), AttemptError>,
+        request: &mut Request,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        let answer = self.end();
+        if read.is_err() {
+            remember(request, &answer.head);
+        }
+        read.map(|()| answer)
+    }
+
     /// What has been read.
     pub(crate) fn end(self) -> UpstreamResponse {
         UpstreamResponse {
@@ -114,10 +127,10 @@ pub(crate) async fn receive(
     peer: &mut UpstreamConnection,
 ) -> Result<Buffer, AttemptError> {
     let deadline = Some(engine::now() + passing.read_timeout);
-    let early = peer.early.take();
+    let early_end = peer.early_end.take();
     let receiving = peer.stream().recv(deadline);
-    let received = if let Some(early) = early {
-        early
+    let received = if let Some(end) = early_end {
+        end
     } else if passing.tries.ignore_client_abort {
         receiving.await
     } else {

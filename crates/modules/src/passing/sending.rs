@@ -1,8 +1,10 @@
-//! The client's body on its way to a peer: as it comes, or once it has been read whole.
+//! A request on its way to a peer, with the client's body as that comes or once it has been read whole, while what the peer says
+//! already is read.
 
 use std::io;
 
 use bytes::Bytes;
+use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, either};
 use http::body as request_body;
@@ -12,6 +14,7 @@ use http::request::Request;
 use transport::Transport;
 
 use super::connection::UpstreamConnection;
+use super::response::receive;
 use super::settings::Passing;
 use super::tries::{AttemptError, client_left, failed, note};
 use base::pieces::Pieces;
@@ -51,48 +54,231 @@ impl BodyFraming for AsItCame {
     }
 }
 
-/// Passes the client's body on as it comes, and adds the number of bytes to `sent`. What comes with the body's end leaves
-/// together with it.
-pub(crate) async fn stream_body(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-    begun: &[Bytes],
-    framing: &impl BodyFraming,
-    sent: &mut u64,
-) -> Result<(), AttemptError> {
-    // Small parts must not wait until the peer has confirmed those before them.
-    peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
-    *sent += framing.push(request, peer.stream(), begun);
-    let mut parts = Pieces::new();
-    loop {
-        peer.stream().start_send();
-        parts.clear();
-        let reading = request_body::read_some(request, exchange, &mut parts);
-        let ended = match either(reading, peer.stream().recv(None)).await {
-            Either::First(read) => read.map_err(|refused| match refused {
-                Ok(status) => AttemptError::Refused(status),
-                Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
-            })?,
-            Either::Second(early) => {
-                peer.early = Some(early);
-                peer.asked = false;
-                return Ok(());
-            }
-        };
-        *sent += framing.push(request, peer.stream(), &parts);
-        if ended {
-            break;
-        }
-        wait_for_peer(request, exchange, passing, peer).await?;
-        if peer.early.is_some() {
-            peer.asked = false;
-            return Ok(());
+/// What reads the head of an answer while that comes, whatever frames it.
+pub(crate) trait HeadReader {
+    /// Takes in what has come; whether the head is whole.
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        passing: &Passing,
+        received: Buffer,
+    ) -> Result<bool, AttemptError>;
+}
+
+/// A request on its way to a peer, up to the end of the answer's head. The peer may say something before it has the whole request:
+/// that is read meanwhile, and only an answer, or the end of the connection, ends the sending.
+pub(crate) struct Asked<'a, R> {
+    passing: &'a Passing,
+    pub(crate) peer: &'a mut UpstreamConnection,
+    reader: &'a mut R,
+    /// How many bytes of the request have been queued.
+    pub(crate) sent: u64,
+    /// The head of the answer has come whole.
+    has_answer: bool,
+}
+
+impl<'a, R: HeadReader> Asked<'a, R> {
+    /// Nothing has been said yet.
+    pub(crate) fn new(
+        passing: &'a Passing,
+        peer: &'a mut UpstreamConnection,
+        reader: &'a mut R,
+    ) -> Asked<'a, R> {
+        Asked {
+            passing,
+            peer,
+            reader,
+            sent: 0,
+            has_answer: false,
         }
     }
-    *sent += framing.end(request, peer.stream());
-    Ok(())
+
+    /// Queues the head of the request.
+    pub(crate) fn push_head(&mut self, head: &Bytes) {
+        self.sent += head.len() as u64;
+        self.peer.stream().push(Segment::Bytes(head.clone()));
+        self.peer.asked = true;
+    }
+
+    /// Passes the client's body on as it comes. What comes with the body's end leaves together with it.
+    pub(crate) async fn stream_body(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        begun: &[Bytes],
+        framing: &impl BodyFraming,
+    ) -> Result<(), AttemptError> {
+        // Small parts must not wait until the peer has confirmed those before them.
+        let stream = self.peer.stream();
+        stream.set_nodelay(request.plan.core.tcp_nodelay);
+        self.sent += framing.push(request, stream, begun);
+        let mut parts = Pieces::new();
+        loop {
+            self.peer.stream().start_send();
+            self.wait_for_peer(request, exchange).await?;
+            if self.wants_no_more() {
+                self.peer.asked = false;
+                return Ok(());
+            }
+            parts.clear();
+            let reading = request_body::read_some(request, exchange, &mut parts);
+            let ended = match either(reading, self.peer.stream().recv(None)).await {
+                Either::First(read) => read.map_err(|refused| match refused {
+                    Ok(status) => AttemptError::Refused(status),
+                    Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
+                })?,
+                Either::Second(early) => {
+                    self.take_early(request, exchange, early)?;
+                    continue;
+                }
+            };
+            self.sent += framing.push(request, self.peer.stream(), &parts);
+            if ended {
+                self.sent += framing.end(request, self.peer.stream());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a body that has been read as a whole. Of one that an upstream before this one was given as it came nothing is left.
+    pub(crate) async fn push_stored_body(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        if let Some(parts) = request.body.in_memory() {
+            for part in parts {
+                self.sent += part.len() as u64;
+                self.peer.stream().push(Segment::Bytes(part.clone()));
+            }
+        } else if let Some(file) = request.body.file().cloned() {
+            let length = request.body.received();
+            if self.peer.stream().is_secure() {
+                self.push_file(request, exchange, &file, length).await?;
+            } else {
+                self.peer.stream().push(Segment::File {
+                    file,
+                    offset: 0,
+                    length,
+                });
+            }
+            self.sent += length;
+        }
+        Ok(())
+    }
+
+    /// Sends a file through TLS, as fast as the peer takes it.
+    async fn push_file(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        file: &engine::file::File,
+        length: u64,
+    ) -> Result<(), AttemptError> {
+        let mut offset = 0;
+        while offset < length && !self.wants_no_more() {
+            let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
+            let read = match file.read_at(offset, wanted).await {
+                Ok(read) if !read.is_empty() => read,
+                Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
+                Err(error) => {
+                    let error = log::Errno(&error);
+                    log::error!(request, Crit, "pread() failed {error} {SENDING}");
+                    return Err(AttemptError::Refused(500));
+                }
+            };
+            offset += read.len() as u64;
+            self.peer.stream().push(Segment::Bytes(read));
+            self.peer.stream().start_send();
+            self.wait_for_peer(request, exchange).await?;
+        }
+        self.peer.asked = offset == length;
+        Ok(())
+    }
+
+    /// Waits while the peer has too much to take already, unless it wants no more of it.
+    pub(crate) async fn wait_for_peer(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        while self.peer.stream().backlog() > BACKLOG_MAX && !self.wants_no_more() {
+            let stream = self.peer.stream();
+            let taken = either(stream.drained(BACKLOG_MAX), stream.recv(None));
+            let taken = if self.passing.tries.ignore_client_abort {
+                taken.await
+            } else {
+                match either(taken, exchange.client_gone()).await {
+                    Either::First(taken) => taken,
+                    Either::Second(abort) => {
+                        return Err(client_left(request, exchange, &abort, SENDING).into());
+                    }
+                }
+            };
+            match taken {
+                Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                    let failure = failed(request, &error, "send()", SENDING);
+                    return Err(AttemptError::Failed(failure));
+                }
+                Either::First(_) => return Ok(()),
+                Either::Second(early) => self.take_early(request, exchange, early)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has answered or gone: what it has not got of the request is of no use any more.
+    pub(crate) fn wants_no_more(&self) -> bool {
+        self.has_answer || self.peer.early_end.is_some()
+    }
+
+    /// Reads the head of the answer once the request has been `queued`, or why that came to nothing is known.
+    pub(crate) async fn read_head(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        queued: Result<(), AttemptError>,
+    ) -> Result<(), AttemptError> {
+        let sent = self.sent;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        queued?;
+        self.peer.stream().start_send();
+        self.wait_for_peer(request, exchange).await?;
+        while !self.has_answer {
+            let received = receive(request, exchange, self.passing, self.peer).await?;
+            self.take(request, exchange, received)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come before the peer has the whole request. Of an end the log is told when the answer is read.
+    fn take_early(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        early: io::Result<Buffer>,
+    ) -> Result<(), AttemptError> {
+        match early {
+            Ok(received) if !received.is_empty() => self.take(request, exchange, received),
+            end => {
+                self.peer.early_end = Some(end);
+                Ok(())
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        received: Buffer,
+    ) -> Result<(), AttemptError> {
+        self.has_answer = self
+            .reader
+            .take(request, exchange, self.passing, received)?;
+        Ok(())
+    }
 }
 
 /// The client left while its body was being passed on: what it sent was no whole request.
@@ -112,39 +298,6 @@ pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
     Abort::Silently
 }
 
-/// Waits while the peer has too much to take already, and has not answered.
-pub(crate) async fn wait_for_peer(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-) -> Result<(), AttemptError> {
-    if peer.stream().backlog() <= BACKLOG_MAX || peer.early.is_some() {
-        return Ok(());
-    }
-    let taken = either(peer.stream().drained(BACKLOG_MAX), peer.stream().recv(None));
-    let taken = if passing.tries.ignore_client_abort {
-        taken.await
-    } else {
-        match either(taken, exchange.client_gone()).await {
-            Either::First(taken) => taken,
-            Either::Second(abort) => {
-                return Err(client_left(request, exchange, &abort, SENDING).into());
-            }
-        }
-    };
-    match taken {
-        Either::First(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(
-            AttemptError::Failed(failed(request, &error, "send()", SENDING)),
-        ),
-        Either::First(_) => Ok(()),
-        Either::Second(early) => {
-            peer.early = Some(early);
-            Ok(())
-        }
-    }
-}
-
 /// What came of a streamed body at once, framed as the client framed it: one chunk.
 fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     let length = parts.iter().map(|part| part.len() as u64).sum();
@@ -161,64 +314,4 @@ fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
     }
     stream.push(Segment::Bytes(Bytes::from_static(b"\r\n")));
     length + line.as_bytes().len() as u64 + 2
-}
-
-/// Sends a body that has been read as a whole, and adds the number of its bytes to `sent`. Of one that an upstream before this
-/// one was given as it came nothing is left.
-pub(crate) async fn push_stored_body(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-    sent: &mut u64,
-) -> Result<(), AttemptError> {
-    if let Some(parts) = request.body.in_memory() {
-        for part in parts {
-            *sent += part.len() as u64;
-            peer.stream().push(Segment::Bytes(part.clone()));
-        }
-    } else if let Some(file) = request.body.file().cloned() {
-        let length = request.body.received();
-        if peer.stream().is_secure() {
-            push_file(request, exchange, passing, peer, &file, length).await?;
-        } else {
-            peer.stream().push(Segment::File {
-                file,
-                offset: 0,
-                length,
-            });
-        }
-        *sent += length;
-    }
-    Ok(())
-}
-
-/// Sends a file through TLS, as fast as the peer takes it.
-async fn push_file(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-    file: &engine::file::File,
-    length: u64,
-) -> Result<(), AttemptError> {
-    let mut offset = 0;
-    while offset < length && peer.early.is_none() {
-        let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
-        let read = match file.read_at(offset, wanted).await {
-            Ok(read) if !read.is_empty() => read,
-            Ok(_) => return Err(AttemptError::Refused(500)), // the file is the request's alone
-            Err(error) => {
-                let error = log::Errno(&error);
-                log::error!(request, Crit, "pread() failed {error} {SENDING}");
-                return Err(AttemptError::Refused(500));
-            }
-        };
-        offset += read.len() as u64;
-        peer.stream().push(Segment::Bytes(read));
-        peer.stream().start_send();
-        wait_for_peer(request, exchange, passing, peer).await?;
-    }
-    peer.asked = offset == length;
-    Ok(())
 }

@@ -20,7 +20,6 @@ use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use engine::net::Segment;
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
@@ -36,10 +35,11 @@ use crate::passing::deliver::Delivery;
 use crate::passing::finish;
 use crate::passing::locate::locate;
 use crate::passing::response::{UpstreamResponse, refuse_upgrade};
-use crate::passing::sending::{AsItCame, push_stored_body, stream_body, wait_for_peer};
-use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask, note};
+use crate::passing::sending::{AsItCame, Asked};
+use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask};
 use crate::passing::tunnel;
 use crate::upstream::Selection;
+use response::HttpReader;
 use rewriting::Rewriting;
 use settings::HttpVersion;
 use target::{Scheme, ShownTarget, TARGET};
@@ -70,8 +70,11 @@ impl Conversation for HttpConversation<'_> {
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
-        send(request, exchange, self.settings, peer, self.outgoing).await?;
-        response::read(request, exchange, &self.settings.passing, peer).await
+        let mut reader = HttpReader::default();
+        let mut asked = Asked::new(&self.settings.passing, peer, &mut reader);
+        let queued = self.queue(request, exchange, &mut asked).await;
+        let read = asked.read_head(request, exchange, queued).await;
+        reader.reading.end_as(read, request)
     }
 
     fn status(&self, answer: &UpstreamResponse) -> Option<u16> {
@@ -80,6 +83,23 @@ impl Conversation for HttpConversation<'_> {
 
     fn can_be_repeated(&self) -> bool {
         self.outgoing.begun.is_none()
+    }
+}
+
+impl HttpConversation<'_> {
+    /// Queues head and body.
+    async fn queue(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        asked: &mut Asked<'_, HttpReader>,
+    ) -> Result<(), AttemptError> {
+        asked.push_head(&self.outgoing.head);
+        match &self.outgoing.begun {
+            _ if !self.settings.passes_body() => Ok(()),
+            None => asked.push_stored_body(request, exchange).await,
+            Some(begun) => asked.stream_body(request, exchange, begun, &AsItCame).await,
+        }
     }
 }
 
@@ -265,33 +285,4 @@ fn show(request: &mut Request, target: &target::Target) {
 fn begin(request: &mut Request, target: &target::Target) {
     Attempts::begin_anew(request);
     *request.pass.enter(&TARGET) = ShownTarget::of(target);
-}
-
-/// Sends head and body. A peer that answers or closes meanwhile gets no more of the body; what it
-/// has said shows when the answer is read.
-async fn send(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    peer: &mut UpstreamConnection,
-    outgoing: &Outgoing,
-) -> Result<(), AttemptError> {
-    let mut sent = outgoing.head.len() as u64;
-    peer.stream().push(Segment::Bytes(outgoing.head.clone()));
-    peer.asked = true;
-    let passing = &settings.passing;
-    let pushed = match &outgoing.begun {
-        _ if !settings.passes_body() => Ok(()),
-        None => push_stored_body(request, exchange, passing, peer, &mut sent).await,
-        Some(begun) => {
-            stream_body(
-                request, exchange, passing, peer, begun, &AsItCame, &mut sent,
-            )
-            .await
-        }
-    };
-    note(request, |attempt, _| attempt.bytes_sent += sent);
-    pushed?;
-    peer.stream().start_send();
-    wait_for_peer(request, exchange, passing, peer).await
 }

@@ -94,7 +94,7 @@ impl Probe<'_> {
             return self.ask_by_http2(request).await;
         }
         if let Some(Kept { mut peer, since }) = kept {
-            (peer.early, peer.asked) = (None, false);
+            (peer.early_end, peer.asked) = (None, false);
             let (outgoing, _) = self.outgoing(request).await?;
             // It may have ended meanwhile, which says nothing of the peer.
             match self.talk(request, peer, since, &outgoing).await {
@@ -322,7 +322,7 @@ impl Reply {
             return None; // the thread keeps it
         }
         let is_whole = matches!(self.remaining, Remaining::Nothing) && self.received.is_empty();
-        let goes_on = self.peer.asked && self.peer.early.is_none() && self.answer.keeps_alive();
+        let goes_on = self.peer.asked && self.peer.early_end.is_none() && self.answer.keeps_alive();
         (is_whole && goes_on).then_some(Kept {
             peer: self.peer,
             since: self.since,

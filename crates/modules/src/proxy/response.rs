@@ -7,54 +7,39 @@ use http::request::Request;
 use proto::h1::Version;
 use proto::h1::response::{NO_HEADER, parse};
 
-use crate::passing::connection::UpstreamConnection;
 use crate::passing::family::Causes;
 use crate::passing::interim::Informational;
 use crate::passing::response::{
-    READING, Reading, UpstreamResponse, bad, examine, is_informational, note_head, receive,
-    remember, too_big,
+    READING, Reading, bad, examine, is_informational, note_head, too_big,
 };
+use crate::passing::sending::HeadReader;
 use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, note};
 
-/// Reads the head of the answer. What was read of one that cannot be taken is kept for `$upstream_http_*` all the same.
-pub(super) async fn read(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-) -> Result<UpstreamResponse, AttemptError> {
-    let mut answer = Reading::default();
-    let read = read_head(request, exchange, passing, peer, &mut answer).await;
-    let answer = answer.end();
-    match read {
-        Ok(()) => Ok(answer),
-        Err(ended) => {
-            remember(request, &answer.head);
-            Err(ended)
-        }
-    }
+/// Reads the head of the answer, and those before it.
+#[derive(Default)]
+pub(super) struct HttpReader {
+    /// The head, and what has come behind it.
+    pub(super) reading: Reading,
+    received_in_all: usize,
+    informational: Informational,
 }
 
-/// Reads the head of the answer into `answer`, with what has come behind it.
-async fn read_head(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    peer: &mut UpstreamConnection,
-    answer: &mut Reading,
-) -> Result<(), AttemptError> {
-    let mut received_in_all = 0;
-    let mut informational = Informational::default();
-    loop {
-        answer.rest = Buffer::empty(); // it is among the head's bytes
-        let buffer = receive(request, exchange, passing, peer).await?;
-        received_in_all += buffer.len();
-        answer.beyond = received_in_all.saturating_sub(passing.buffer_size) as u64;
-        let counted = received_in_all.min(passing.buffer_size) as u64;
+impl HeadReader for HttpReader {
+    fn take(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        passing: &Passing,
+        received: Buffer,
+    ) -> Result<bool, AttemptError> {
+        let answer = &mut self.reading;
+        self.received_in_all += received.len();
+        answer.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
+        let counted = self.received_in_all.min(passing.buffer_size) as u64;
         note(request, |attempt, _| attempt.bytes_received = counted);
-        answer.bytes.extend_from_slice(&buffer);
-        answer.rest = buffer;
+        answer.bytes.extend_from_slice(&received);
+        answer.rest = received;
         loop {
             let most = passing.buffer_size;
             let held = answer.bytes.get(..most).unwrap_or(&answer.bytes);
@@ -63,7 +48,8 @@ async fn read_head(
             match parsed {
                 Ok(Some(length)) => {
                     if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
-                        informational.take(request, exchange, passing, answer, length)?;
+                        self.informational
+                            .take(request, exchange, passing, answer, length)?;
                         answer.begin_again(length);
                         if answer.bytes.is_empty() {
                             break;
@@ -73,7 +59,7 @@ async fn read_head(
                     if answer.head.version() == Version::Http09 {
                         log::error!(request, Error, "{NO_HEADER} {READING}");
                         // What is behind an informational response is no HTTP/0.9.
-                        if informational.has_come() {
+                        if self.informational.has_come() {
                             return Err(bad(Causes::INVALID_HEADER));
                         }
                     }
@@ -83,7 +69,7 @@ async fn read_head(
                     answer.rest.advance(read);
                     answer.bytes.truncate(length);
                     note_head(request, answer.head.status());
-                    return Ok(());
+                    return Ok(true);
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -96,5 +82,7 @@ async fn read_head(
         if answer.bytes.len() >= passing.buffer_size {
             return Err(too_big(request));
         }
+        answer.rest = Buffer::empty(); // it is among the head's bytes
+        Ok(false)
     }
 }
