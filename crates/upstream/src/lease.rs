@@ -26,6 +26,8 @@ pub struct Lease {
     is_unheard: bool,
     /// How long the answer takes is still to be told.
     is_open: bool,
+    /// After how many milliseconds the head of its answer has come, until `least_time` is told of the whole.
+    header: Option<u64>,
     /// There is a connection to the peer, which ends when this does.
     pub(crate) is_connected: bool,
 }
@@ -59,6 +61,7 @@ impl Lease {
             in_flight,
             is_unheard,
             is_open: true,
+            header: None,
             is_connected: false,
         })
     }
@@ -123,26 +126,45 @@ impl Lease {
             return;
         };
         let after = as_millis(after);
+        self.header = Some(after);
         // Else it is told when the whole has come.
         if timed.in_flight && timed.until_header {
-            if let Some(peer) = self.peer() {
-                peer.state().note_header_time(after);
+            let was_in_flight = std::mem::take(&mut self.in_flight);
+            let Some(peer) = self.peer() else { return };
+            let _turn = self.peers.take_turn();
+            peer.state().note_header_time(after);
+            if was_in_flight {
+                peer.state().in_flight.end(millis(engine::now()), after);
             }
-            self.answered(after);
         }
     }
 
-    /// Its answer has come whole: the head after `header`, all of it after `response`.
-    pub fn answer_came(&mut self, header: Duration, response: Duration) {
+    /// Its answer has come whole after this time.
+    pub fn answer_came(&mut self, after: Duration) {
+        self.end(millis(engine::now()), as_millis(after));
+    }
+
+    /// Tells `least_time` of what has been answered, or is waited for no more, after so many milliseconds; once. As in nginx a head that has
+    /// come makes it an answer, whatever becomes of the rest.
+    fn end(&mut self, now: u64, after: u64) {
         let Some(timed) = self.method.timed() else {
             return;
         };
-        let (header, response) = (as_millis(header), as_millis(response));
-        self.answered(response);
+        let was_in_flight = std::mem::take(&mut self.in_flight);
+        let header = self.header.take();
+        if !was_in_flight && header.is_none() {
+            return;
+        }
         let Some(peer) = self.peer() else { return };
-        peer.state().note_response_time(response);
-        if !(timed.in_flight && timed.until_header) {
-            peer.state().note_header_time(header);
+        let _turn = self.peers.take_turn();
+        if was_in_flight {
+            peer.state().in_flight.end(now, after);
+        }
+        if let Some(header) = header {
+            peer.state().note_response_time(after);
+            if !(timed.in_flight && timed.until_header) {
+                peer.state().note_header_time(header);
+            }
         }
     }
 
@@ -153,20 +175,13 @@ impl Lease {
             peer.state().note_unheard(false);
         }
     }
-
-    fn answered(&mut self, after: u64) {
-        if std::mem::take(&mut self.in_flight)
-            && let Some(peer) = self.peer()
-        {
-            peer.state().in_flight.end(millis(engine::now()), after);
-        }
-    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.heard();
-        self.answered(0);
+        let now = millis(engine::now());
+        self.end(now, now.saturating_sub(self.since));
         self.settle(engine::now(), |latency, now, after| {
             latency.note_at_least(now, after);
         });

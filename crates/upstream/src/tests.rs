@@ -4,6 +4,7 @@ mod health;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -291,7 +292,8 @@ fn the_quickest_is_asked() {
         let mut selection = Selection::new(&group, 0);
         let asked = name(selection.next(now));
         if let Some(mut lease) = selection.answered() {
-            lease.answer_came(Duration::ZERO, Duration::from_millis(millis));
+            lease.head_came(Duration::ZERO);
+            lease.answer_came(Duration::from_millis(millis));
         }
         asked
     };
@@ -302,6 +304,78 @@ fn the_quickest_is_asked() {
         group.peers().iter().next().unwrap().state().times(),
         (0, 900)
     );
+}
+
+/// By ngx_http_upstream_free_least_time_peer: something else may answer in the place of the rest, or the client may leave.
+#[test]
+fn an_answer_counts_once_its_head_has_come() {
+    for (until_header, in_flight) in [(true, true), (true, false), (false, true), (false, false)] {
+        let timed = Timed {
+            until_header,
+            in_flight,
+        };
+        let group = group_by(Method::LeastTime(timed), vec![peer("a"), down("x")], vec![]);
+        let mut selection = Selection::new(&group, 0);
+        selection.next(Instant::now());
+        let mut lease = selection.answered().unwrap();
+        lease.head_came(Duration::from_millis(900));
+        drop(lease);
+        let peers = group.peers();
+        let state = peers.primary[0].state();
+        assert_eq!((state.times().0, state.unanswered()), (900, 0), "{timed:?}");
+        // One of which nothing has come says nothing.
+        let mut given_up = Selection::new(&group, 0);
+        given_up.next(Instant::now());
+        drop(given_up);
+        assert_eq!((state.times().0, state.unanswered()), (900, 0), "{timed:?}");
+    }
+}
+
+const IN_FLIGHT: Method = Method::LeastTime(Timed {
+    until_header: true,
+    in_flight: true,
+});
+
+/// What a request has waited goes with it, however it ends.
+#[test]
+fn a_request_that_is_given_up_is_waited_for_no_more() {
+    let group = group_by(IN_FLIGHT, vec![peer("a"), down("x")], vec![]);
+    let began = Instant::now();
+    let mut selections = [(); 2].map(|()| Selection::new(&group, 0));
+    for selection in &mut selections {
+        assert_eq!(name(selection.next(began)), "a");
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let [given_up, waiting] = selections;
+    drop(given_up);
+    let peers = group.peers();
+    let in_flight = &peers.primary[0].state().in_flight;
+    let waited = in_flight.waited.load(Ordering::Relaxed);
+    let most = began.elapsed().as_millis() as u64 + 1;
+    assert!((1..=most).contains(&waited), "{waited} of {most}");
+    drop(waiting);
+    assert_eq!(in_flight.waited.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn threads_count_what_is_in_flight() {
+    let group = group_by(IN_FLIGHT, vec![peer("a"), peer("b")], vec![]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..5000 {
+                    let mut selection = Selection::new(&group, 0);
+                    selection.next(Instant::now());
+                    if let Some(mut lease) = selection.answered() {
+                        lease.head_came(Duration::ZERO);
+                    }
+                }
+            });
+        }
+    });
+    let peers = group.peers();
+    let unanswered = peers.iter().map(|peer| peer.state().unanswered());
+    assert_eq!(unanswered.collect::<Vec<_>>(), [0, 0]);
 }
 
 #[test]
