@@ -20,6 +20,8 @@ pub struct Lease {
     method: Method,
     /// When it was given.
     since: u64,
+    /// When the peer had been looked at before, where this is to show how it does now, and has not yet.
+    trial: Option<u64>,
     /// Counted among those that have not been answered.
     in_flight: bool,
     /// Counted among those of which nothing has been answered.
@@ -42,7 +44,7 @@ impl Lease {
         method: Method,
     ) -> Option<Lease> {
         let peer = peers.side(side).get(index)?;
-        peer.state().begin(now, peer.fail_timeout);
+        let trial = peer.state().begin(now, peer.fail_timeout);
         let timed = method.timed();
         let in_flight = timed.is_some_and(|timed| timed.in_flight) && !peers.is_single();
         if in_flight {
@@ -58,6 +60,7 @@ impl Lease {
             index,
             method,
             since: now,
+            trial,
             in_flight,
             is_unheard,
             is_open: true,
@@ -75,6 +78,7 @@ impl Lease {
     pub(crate) fn fail(&mut self, now: Instant) -> bool {
         self.settle(now, |latency, now, after| latency.note_failure(now, after));
         let now = millis(now);
+        self.trial = None;
         let is_single = self.peers.is_single();
         match self.peer() {
             Some(peer) if !is_single => {
@@ -110,7 +114,8 @@ impl Lease {
     }
 
     /// It has done what it was asked.
-    pub(crate) fn succeed(&self) {
+    pub(crate) fn succeed(&mut self) {
+        self.trial = None;
         let Some(peer) = self.peer() else { return };
         match self.peers.is_single() {
             true => peer.state().forgive(),
@@ -187,6 +192,9 @@ impl Drop for Lease {
         });
         if let Some(peer) = self.peer() {
             peer.state().give_back();
+            if let Some(before) = self.trial {
+                peer.state().take_back_trial(self.since, before);
+            }
             if self.is_connected {
                 backlog::note_end(&peer.address);
             }

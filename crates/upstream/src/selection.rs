@@ -304,7 +304,7 @@ impl Selection {
     pub fn answered(&mut self) -> Option<Lease> {
         self.count_try();
         self.chosen = None;
-        let lease = self.lease.take()?;
+        let mut lease = self.lease.take()?;
         lease.succeed();
         Some(lease)
     }

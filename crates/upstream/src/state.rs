@@ -162,13 +162,22 @@ impl State {
         (checked > 0).then(|| now.saturating_sub(checked))
     }
 
-    /// It is given a request; whether it has done well will be seen.
-    pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) {
-        if self.is_stale(now, fail_timeout) {
-            self.checked_at.set(now);
-        }
+    /// It is given a request; whether it has done well will be seen. When it had been looked at before, where failures do not count any
+    /// more from now on: the request is its trial.
+    pub(crate) fn begin(&self, now: u64, fail_timeout: Duration) -> Option<u64> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        let is_trial = self.is_stale(now, fail_timeout);
+        let checked = self.checked_at.get();
+        is_trial.then(|| {
+            self.checked_at.set(now);
+            checked
+        })
+    }
+
+    /// Nothing has come of the trial that began `at` this moment: the next request is to be it. It had been looked at `before`.
+    pub(crate) fn take_back_trial(&self, at: u64, before: u64) {
+        self.checked_at.set_from(at, before);
     }
 
     /// A request has ended.

@@ -502,6 +502,33 @@ fn a_wanted_peer_that_has_failed_waits_for_its_time() {
     assert_eq!(asked_for(&group, "B", later), "ba");
 }
 
+/// nginx takes a trial whose client leaves for one that went well.
+#[test]
+fn a_trial_that_comes_to_nothing_is_the_next_requests() {
+    let group = group(vec![named("a"), named("b")], vec![]);
+    let now = Instant::now();
+    let mut selection = wanting(&group, "A");
+    assert_eq!(name(selection.next(now)), "a");
+    assert!(selection.failed(now).disabled);
+    drop(selection);
+    let later = now + Duration::from_secs(11);
+    let client_leaves: fn(&mut Selection) = |_| {};
+    for ends in [client_leaves, Selection::let_off] {
+        let mut trial = wanting(&group, "A");
+        assert_eq!(name(trial.next(later)), "a");
+        assert_eq!(asked_for(&group, "A", later), "b", "one trial at a time");
+        ends(&mut trial);
+    }
+    let mut trial = wanting(&group, "A");
+    assert_eq!(name(trial.next(later)), "a");
+    assert!(trial.failed(later).disabled);
+    drop(trial);
+    assert_eq!(asked_for(&group, "A", later), "b");
+    let much_later = later + Duration::from_secs(11);
+    assert_eq!(asked_for(&group, "A", much_later), "ab");
+    assert_eq!(asked_for(&group, "A", much_later), "ab");
+}
+
 #[test]
 fn a_single_peer_that_drains_is_given_to_those_that_want_it() {
     let group = group(vec![draining("a")], vec![]);
