@@ -22,6 +22,8 @@ pub struct Selection {
     peers: Arc<Peers>,
     side: SideOf,
     tried: Tried,
+    /// 0 is no limit.
+    tries_max: usize,
     tries_left: usize,
     tries_made: usize,
     key: Key,
@@ -54,16 +56,13 @@ impl Selection {
     /// is 0.
     pub fn new(group: &Arc<Group>, tries_max: usize) -> Selection {
         let peers = group.peers();
-        let tries = peers.tries();
         Selection {
             group: Arc::clone(group),
-            peers,
             side: SideOf::Peers,
             tried: Tried::default(),
-            tries_left: match tries_max {
-                0 => tries,
-                most => tries.min(most),
-            },
+            tries_max,
+            tries_left: tries(&peers, tries_max),
+            peers,
             tries_made: 0,
             key: Key::Nothing,
             hint: None,
@@ -186,6 +185,7 @@ impl Selection {
     /// Begins anew among the peers that there are now; nothing has been tried yet.
     pub fn begin_again(&mut self) {
         self.peers = self.group.peers();
+        self.tries_left = tries(&self.peers, self.tries_max);
         self.side = SideOf::Peers;
         self.tried = Tried::default();
         self.search = Search::default();
@@ -315,5 +315,13 @@ impl Selection {
             true => 0,
             false => self.tries_left.saturating_sub(1),
         };
+    }
+}
+
+/// How many tries a request has that asks no more than `most` peers, unless that is 0.
+fn tries(peers: &Peers, most: usize) -> usize {
+    match most {
+        0 => peers.tries(),
+        most => peers.tries().min(most),
     }
 }

@@ -778,6 +778,23 @@ fn a_host_has_other_addresses_now() {
     assert_eq!(chosen(&group, Instant::now(), 2), "ss");
 }
 
+/// A request that has waited may try each of the peers that there are by then.
+#[test]
+fn a_request_that_begins_again_has_the_tries_of_the_peers_of_now() {
+    let roster = Roster::new(Vec::new(), Vec::new(), Method::RoundRobin, vec![host("h")]);
+    let roster = Arc::new(roster);
+    let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
+    let now = Instant::now();
+    let [mut all, mut two] = [0, 2].map(|most| Selection::new(&group, most));
+    assert_eq!((all.tries_left(), two.tries_left()), (0, 0));
+    assert!(all.next(now).is_none());
+    assert!(roster.resolved(0, &at(&["1", "2", "3"])));
+    all.begin_again();
+    two.begin_again();
+    assert_eq!((all.tries_left(), two.tries_left()), (3, 2));
+    assert_eq!(name(all.next(now)), "1");
+}
+
 /// What names were found to mean is known at once after a reload.
 #[test]
 fn a_reload_knows_the_addresses_of_before() {
