@@ -2,7 +2,7 @@
 //!
 //! A request goes through the peers that it has found; those that come or go meanwhile are the next request's.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use engine::net::Address;
@@ -13,7 +13,10 @@ use crate::peer::{Peer, Peers, Side, SideOf};
 /// The peers of a group, and the names that become peers.
 #[derive(Debug)]
 pub struct Roster {
+    /// Locked only to take a share of it or to put another in its place: requests wait for that.
     current: RwLock<Arc<Peers>>,
+    /// Held while what follows is made, which may take its time.
+    changing: Mutex<()>,
     method: Method,
     hosts: Box<[Host]>,
 }
@@ -56,6 +59,7 @@ impl Roster {
         let peers = Peers::new(Side::new(primary), Side::new(backup), method);
         Roster {
             current: RwLock::new(Arc::new(peers)),
+            changing: Mutex::new(()),
             method,
             hosts: hosts.into(),
         }
@@ -83,7 +87,8 @@ impl Roster {
         let Some(of) = self.hosts.get(host) else {
             return false;
         };
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.peers();
         let mut missing: Vec<&Found> = found.iter().collect();
         let mut gone = false;
         let mut keep = |side: SideOf, peer: &Peer| {
@@ -97,7 +102,7 @@ impl Roster {
             same.map(|at| missing.remove(at)).is_some()
         };
         let mut kept = [SideOf::Peers, SideOf::Backups].map(|side| {
-            let peers = current.side(side).iter();
+            let peers = before.side(side).iter();
             let kept = peers.filter(|peer| keep(side, peer)).map(Peer::share);
             kept.collect::<Vec<Peer>>()
         });
@@ -114,7 +119,8 @@ impl Roster {
             }
         }
         let [primary, backup] = kept.map(Side::new);
-        *current = Arc::new(current.followed_by(primary, backup, self.method));
+        let after = Arc::new(before.followed_by(primary, backup, self.method));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = after;
         true
     }
 

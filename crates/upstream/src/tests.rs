@@ -3,8 +3,8 @@
 mod health;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -776,6 +776,29 @@ fn a_host_has_other_addresses_now() {
     assert!(roster.resolved(1, &[]));
     assert_eq!(names(&roster), "sb");
     assert_eq!(chosen(&group, Instant::now(), 2), "ss");
+}
+
+/// What follows the peers of now is made while requests go on with these.
+#[test]
+fn requests_do_not_wait_for_new_peers_to_be_made() {
+    static ROSTER: OnceLock<Roster> = OnceLock::new();
+    let hosts = vec![Host {
+        id_of: |name| {
+            let peers = ROSTER.get().map(Roster::peers);
+            assert!(peers.is_some_and(|peers| peers.primary.is_empty()));
+            Bytes::copy_from_slice(name)
+        },
+        ..host("h")
+    }];
+    let roster = Roster::new(Vec::new(), Vec::new(), Method::ConsistentHash, hosts);
+    assert!(ROSTER.set(roster).is_ok());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let changed = ROSTER.get().map(|roster| roster.resolved(0, &at(&["1"])));
+        let _ = done.send(changed);
+    });
+    let changed = is_done.recv_timeout(Duration::from_secs(60));
+    assert_eq!(changed, Ok(Some(true)));
 }
 
 /// A request that has waited may try each of the peers that there are by then.
