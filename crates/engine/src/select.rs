@@ -1,8 +1,8 @@
-//! The first of two futures, or both, polled in turn.
+//! The first of two futures, or both, polled in turn; all of several.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 /// What the first future to be ready has returned.
@@ -115,6 +115,27 @@ pub async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
+/// Waits for all of these futures, which run at the same time; what they have returned, in their order.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let begin = |future| -> (Pin<Box<F>>, Option<F::Output>) { (Box::pin(future), None) };
+    let mut running: Vec<_> = futures.into_iter().map(begin).collect();
+    poll_fn(|context| {
+        let mut polled = Poll::Ready(());
+        for (future, output) in &mut running {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(returned) => *output = Some(returned),
+                    Poll::Pending => polled = Poll::Pending,
+                }
+            }
+        }
+        polled
+    })
+    .await;
+    let outputs = running.into_iter().filter_map(|(_, output)| output);
+    outputs.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +158,27 @@ mod tests {
         assert_eq!(pair.as_mut().poll(&mut context), Poll::Pending);
         assert_eq!(pair.as_mut().poll(&mut context), Poll::Pending);
         assert_eq!(pair.as_mut().poll(&mut context), Poll::Ready((1, 2)));
+    }
+
+    #[test]
+    fn all_are_waited_for_and_keep_their_order() {
+        let mut context = Context::from_waker(Waker::noop());
+        let late = |polls: u32| {
+            let mut left = polls;
+            poll_fn(move |_| {
+                let is_ready = left == 0;
+                left = left.saturating_sub(1);
+                match is_ready {
+                    true => Poll::Ready(polls),
+                    false => Poll::Pending,
+                }
+            })
+        };
+        let mut several = pin!(all([2, 0, 1].map(late)));
+        assert_eq!(several.as_mut().poll(&mut context), Poll::Pending);
+        assert_eq!(several.as_mut().poll(&mut context), Poll::Pending);
+        let ended = several.as_mut().poll(&mut context);
+        assert_eq!(ended, Poll::Ready(vec![2, 0, 1]));
     }
 
     #[test]

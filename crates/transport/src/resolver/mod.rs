@@ -21,7 +21,7 @@ use std::time::Duration;
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Address;
-use engine::select::{Either, either};
+use engine::select::{Either, all, either};
 use framework::address;
 use framework::compile::{Compiler, Feature};
 use framework::generation::Local;
@@ -38,6 +38,9 @@ const HSLU: Contexts = Contexts::HTTP
 
 /// Where name servers listen unless another port is written.
 const DEFAULT_PORT: u16 = 53;
+
+/// How many servers of a service are looked up at the same time; each question has a socket.
+const ASKED_AT_ONCE_MAX: usize = 32;
 
 /// A directive; see its manual.
 pub static RESOLVER: Setting<Parameters> = Setting::new(
@@ -254,15 +257,20 @@ impl Resolving {
         let (servers, ttl) = self.within_time(asking).await?;
         let mut found = Vec::new();
         let mut valid = self.lifetime(Some(ttl));
-        for server in servers {
-            let addresses = self
-                .within_time(self.addresses_of(server.name.clone()))
-                .await;
-            let addresses = addresses.map(|(addresses, holds)| {
-                valid = valid.min(holds);
-                addresses
+        let mut servers = servers.into_iter().peekable();
+        while servers.peek().is_some() {
+            let some = servers.by_ref().take(ASKED_AT_ONCE_MAX);
+            let asking = some.map(|server| async move {
+                let looked_up = self.within_time(self.addresses_of(server.name.clone()));
+                (looked_up.await, server)
             });
-            found.push(ServiceFound { server, addresses });
+            for (looked_up, server) in all(asking).await {
+                let addresses = looked_up.map(|(addresses, holds)| {
+                    valid = valid.min(holds);
+                    addresses
+                });
+                found.push(ServiceFound { server, addresses });
+            }
         }
         Ok((found, valid))
     }
@@ -339,6 +347,55 @@ impl Caches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use engine::net::DatagramSocket;
+    use engine::sim::{self, Faults};
+
+    #[test]
+    fn the_servers_of_a_service_are_looked_up_at_once() {
+        const TIMEOUT: Duration = Duration::from_secs(30);
+        let settings = engine::Settings::default();
+        let mut runtime = sim::runtime(1, Faults::default(), settings).unwrap();
+        let (found, time) = runtime.block_on(async {
+            let address = Address::Inet("10.0.0.1:53".parse().unwrap());
+            let server = DatagramSocket::bind(&address).unwrap();
+            engine::spawn(async move {
+                loop {
+                    let question = server.recv().await.unwrap();
+                    // RFC 2782: it knows the service, and is silent about the addresses of its servers.
+                    if !question.bytes.ends_with(&[0, 33, 0, 1]) {
+                        continue;
+                    }
+                    let mut answer = question.bytes.to_vec();
+                    (answer[2], answer[7]) = (0x80, 3);
+                    for name in *b"abc" {
+                        answer.extend([0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, 9]);
+                        answer.extend([0, 0, 0, 1, 0, 80, 1, name, 0]);
+                    }
+                    server.push(question.with(Bytes::from(answer)));
+                    server.start_send();
+                }
+            });
+            let resolver = Resolver {
+                servers: [address].into(),
+                valid: None,
+                ipv4: true,
+                ipv6: false,
+            };
+            let resolving = Resolving {
+                resolver: Arc::new(resolver),
+                timeout: TIMEOUT,
+            };
+            let began = engine::now();
+            let found = resolving.look_up_service(b"http", b"site.example").await;
+            (found.unwrap().0, engine::now() - began)
+        });
+        let names = found.iter().map(|one| one.server.name.to_string());
+        assert_eq!(names.collect::<Vec<_>>(), ["a", "b", "c"]);
+        let timed_out = Err(Unresolved::TimedOut);
+        assert!(found.iter().all(|one| one.addresses == timed_out));
+        assert!((TIMEOUT..2 * TIMEOUT).contains(&time), "{time:?}");
+    }
 
     #[test]
     fn failures_in_nginx_words() {
