@@ -285,6 +285,7 @@ fn a_line_break_in_a_variable_ends_no_field() {
             server {
                 listen 127.0.0.1:@PORT@;
                 location /field { add_header X-Uri $uri; return 200 x; }
+                location /trailer { add_trailer X-Uri $uri; return 200 x; }
                 location /location { return 302 http://other$uri; }
                 location ~ ^/own/(.*) { return 302 /$1; }
                 location /realm { auth_basic $uri; auth_basic_user_file users; }
@@ -297,7 +298,15 @@ fn a_line_break_in_a_variable_ends_no_field() {
                 location / { return 200 upstream; }
             }";
         let server = Setup::new(engine, site).start();
-        for path in ["/field", "/location", "/own", "/realm", "/set", "/uri"] {
+        for path in [
+            "/field",
+            "/trailer",
+            "/location",
+            "/own",
+            "/realm",
+            "/set",
+            "/uri",
+        ] {
             let target = format!("{path}/%20HTTP/1.1%0d%0aEvil:%201%0d%0aX:%20");
             let mut client = server.connect();
             client.send(format!(

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, at_once, either};
@@ -637,17 +637,14 @@ impl Wire for H1 {
         if !self.chunked {
             return 0;
         }
-        let mut end = BytesMut::with_capacity(64);
+        let mut end = Vec::with_capacity(64);
         end.extend_from_slice(LAST_BEFORE_TRAILERS);
         for field in &request.response.trailers {
-            end.extend_from_slice(&field.name);
-            end.extend_from_slice(b": ");
-            end.extend_from_slice(&field.value);
-            end.extend_from_slice(b"\r\n");
+            write_field(&mut end, &field.name, &[&field.value]);
         }
         end.extend_from_slice(b"\r\n");
         let length = end.len() as u64;
-        self.connection.stream.push(Segment::Bytes(end.freeze()));
+        self.connection.stream.push(Segment::Bytes(end.into()));
         length
     }
 
