@@ -128,7 +128,8 @@ fn is_padded(request: &Request, status: u16) -> bool {
 /// Answers a plain request under a plan that always gives the same answer. `None`: take the long way.
 pub fn answer(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     let asks_to_stay = request.client.keeps_alive();
-    let form = to.form(asks_to_stay && may_keep_alive(&request.connection, request));
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(request, keep_alive)?;
     let http = Rc::clone(&request.http);
     let cache = http.hot.borrow();
     let kept = cache.constant(request.plan.id)?;

@@ -239,7 +239,7 @@ fn answer_at_once(
         watched.begins(connection.client.serial);
     }
     match head {
-        Head::Complete => hot::respond(request),
+        Head::Complete => hot::respond(request, input),
         Head::Repeated => hot::respond_again(request, input),
         _ => None,
     }

@@ -24,6 +24,7 @@ use proto::range::{self, ByteRange, Outcome};
 
 use crate::chain::Chain;
 use crate::constant::{self, Constant};
+use crate::core::LingeringClose;
 use crate::ending;
 use crate::exchange::h1::{After, Framing, may_keep_alive, write_head};
 use crate::file;
@@ -102,8 +103,9 @@ pub type Forms = [Option<Dated>; 3];
 
 /// What a response from memory leaves by.
 pub trait Leaves {
-    /// The form that it takes; `keep_alive`: its connection may serve another request of HTTP/1.
-    fn form(&self, keep_alive: bool) -> Form;
+    /// The form that it takes; `keep_alive`: its connection may serve another request of HTTP/1. `None` where more is to be
+    /// done behind it than to close.
+    fn form(&self, request: &Request, keep_alive: bool) -> Option<Form>;
 
     /// Whether the server that a request names may answer by it.
     fn suits(&self, _: &Request) -> bool {
@@ -120,12 +122,21 @@ pub trait Leaves {
 }
 
 /// The connection itself.
-struct OfHttp1;
+struct OfHttp1 {
+    /// The client has sent more than the request.
+    is_followed: bool,
+}
 
 impl Leaves for OfHttp1 {
     #[inline]
-    fn form(&self, keep_alive: bool) -> Form {
-        Form::of_http1(keep_alive)
+    fn form(&self, request: &Request, keep_alive: bool) -> Option<Form> {
+        // What is unread would answer a close with a reset, and only the long way waits.
+        let lingers = || {
+            self.is_followed
+                || request.connection.stream.has_received()
+                || request.plan.core.lingering_close == LingeringClose::Always
+        };
+        (keep_alive || !lingers()).then(|| Form::of_http1(keep_alive))
     }
 
     #[inline]
@@ -295,6 +306,7 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
     "`$limit_rate` has been set for it",
     "`debug_connection` names its client",
     "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
+    "its connection of HTTP/1 ends with it, and its client has sent more behind it, or `lingering_close` is `always`",
 ];
 
 /// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
@@ -320,10 +332,11 @@ pub fn suits(plan: &Plan) -> bool {
         && plan.core.max_ranges.is_none()
 }
 
-/// Answers a request whose head is complete, if it is as plain as can be. `None`: take the long
-/// way; what has been prepared of the request stays prepared.
-pub fn respond(request: &mut Request) -> Option<After> {
-    respond_through(request, &mut OfHttp1)
+/// Answers a request whose head is complete, and behind which `input` has come, if it is as plain as can be. `None`: take the
+/// long way; what has been prepared of the request stays prepared.
+pub fn respond(request: &mut Request, input: &Buffer) -> Option<After> {
+    let is_followed = !input.is_empty();
+    respond_through(request, &mut OfHttp1 { is_followed })
 }
 
 /// The same, whatever it leaves by. Of a request that comes without lines the caller knows that it has no body.
@@ -405,7 +418,7 @@ fn is_simple(request: &Request) -> bool {
 /// are answered too.
 pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After> {
     let Some(mut last) = request.repeatable.last.take() else {
-        return find(request, &mut OfHttp1);
+        return find_behind(request, input);
     };
     let client = Rc::clone(&request.client);
     let mut count = 0;
@@ -425,7 +438,13 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
     if count > 0 {
         request.connection.stream.push(last.copies(count));
     }
-    find(request, &mut OfHttp1)
+    find_behind(request, input)
+}
+
+/// As [`find`], where `input` has come behind the request.
+fn find_behind(request: &mut Request, input: &Buffer) -> Option<After> {
+    let is_followed = !input.is_empty();
+    find(request, &mut OfHttp1 { is_followed })
 }
 
 /// Answers a request whose plan is found with what is kept for it.
@@ -514,6 +533,9 @@ fn answer(
     if !to.takes(length) {
         return None;
     }
+    let asks_to_stay = request.client.keeps_alive();
+    let keep_alive = asks_to_stay && may_keep_alive(&request.connection, request);
+    let form = to.form(request, keep_alive)?;
     let prebuilt = Prebuilt {
         status,
         content_type: &entry.content_type,
@@ -524,8 +546,6 @@ fn answer(
     }
     request.response.status = status;
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
-    let asks_to_stay = request.client.keeps_alive();
-    let form = to.form(asks_to_stay && may_keep_alive(&request.connection, request));
     if let Some(part) = part {
         return Some(send_part(request, entry, part, form, to));
     }

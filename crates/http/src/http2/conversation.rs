@@ -661,8 +661,8 @@ struct AtOnce<'a> {
 }
 
 impl Leaves for AtOnce<'_> {
-    fn form(&self, _: bool) -> Form {
-        Form::Http2
+    fn form(&self, _: &Request, _: bool) -> Option<Form> {
+        Some(Form::Http2)
     }
 
     fn suits(&self, request: &Request) -> bool {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use conf::{Declared, Fault, ScopeRef};
+use engine::Buffer;
 use framework::compile::{Compiler, Feature};
 use http::exchange::Exchange;
 use http::exchange::memory::Client;
@@ -100,7 +101,7 @@ fn ask(features: Modules, lines: &str, target: &str) -> (Vec<u16>, Option<u16>) 
             statuses.push(one.response.status);
         }
         let mut last = another(&request, &format!("GET {target} HTTP/1.1"));
-        let answered = respond(&mut last).is_some();
+        let answered = respond(&mut last, &Buffer::empty()).is_some();
         (statuses, answered.then_some(last.response.status))
     })
 }

@@ -117,6 +117,19 @@ pub(crate) async fn hear_first(stream: &Stream, asked: &Asked) -> Result<usize, 
     check(first, &asked.response, false).map(|()| answers.len())
 }
 
+/// Waits for the server to end the connection; what has come until then.
+pub(crate) async fn hear_all(stream: &Stream) -> Result<Vec<u8>, String> {
+    let deadline = engine::now() + PATIENCE;
+    let mut answers = Vec::new();
+    loop {
+        match stream.recv(Some(deadline)).await {
+            Ok(bytes) if bytes.is_empty() => return Ok(answers),
+            Ok(bytes) => answers.extend_from_slice(&bytes),
+            Err(error) => return Err(format!("{error} after {}", shown(&answers))),
+        }
+    }
+}
+
 /// Waits for the server to end the connection without another byte.
 pub(crate) async fn end(stream: &Stream) -> Result<(), String> {
     match stream.recv(Some(engine::now() + PATIENCE)).await {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use engine::sim::Faults;
 
-use crate::client::{ask, connect, end, hear, say};
+use crate::client::{ask, connect, end, hear, hear_all, say};
 use crate::random::Random;
 use crate::server::{Server, simulate, start_behind};
-use crate::site::{Site, behind, slow, which};
+use crate::site::{Site, behind, slow, small, which};
 
 /// Time on the way, both ways, and the clock's resolution.
 const TOLERANCE: Duration = Duration::from_millis(10);
@@ -109,6 +109,28 @@ fn limit_rate_paces_by_the_clock() {
         }
         let took = engine::now() - begun;
         assert!((8..10).contains(&took.as_secs()), "{took:?}");
+        Ok(())
+    });
+}
+
+/// A client that has sent more than its last request would be answered with a reset, were its connection closed at once.
+#[test]
+fn lingering_close_waits_behind_an_answer_from_memory() {
+    serve(async |server| {
+        server.settle().await;
+        let client = connect(&server.address).await?;
+        for _ in 0..3 {
+            ask(&client, &small()).await?;
+        }
+        let last = "GET /small.txt HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n";
+        let begun = engine::now();
+        say(&client, format!("{last}{last}").as_bytes());
+        let answer = hear_all(&client).await?;
+        assert!(answer.ends_with(b"\r\n\r\na small file\n"));
+        while server.connections() > 0 {
+            engine::sleep(Duration::from_millis(1)).await;
+        }
+        assert_passed(begun, 5);
         Ok(())
     });
 }
