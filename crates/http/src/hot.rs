@@ -141,8 +141,16 @@ impl Leaves for OfHttp1 {
 
     #[inline]
     fn leave(&mut self, request: &Request, response: &Dated) {
-        request.connection.stream.push(response.bytes.clone());
+        push(request, response.bytes.clone());
     }
+}
+
+/// Queues responses for the client, which may take nothing for as long as the location says.
+#[inline]
+fn push(request: &Request, responses: Bytes) {
+    let stream = &request.connection.stream;
+    stream.set_send_timeout(request.plan.core.send_timeout);
+    stream.push(responses);
 }
 
 /// What a kept response says of its path.
@@ -428,7 +436,7 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
         let after = leave(request, &last.response, Form::KeptAlive);
         let full = count * last.response.bytes.len() >= COPIES_MAX;
         if full || !input.starts_with(&client.bytes) {
-            request.connection.stream.push(last.copies(count));
+            push(request, last.copies(count));
             request.repeatable.last = Some(last);
             return Some(after);
         }
@@ -436,7 +444,7 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
         request.count_again();
     }
     if count > 0 {
-        request.connection.stream.push(last.copies(count));
+        push(request, last.copies(count));
     }
     find_behind(request, input)
 }

@@ -25,8 +25,18 @@ fn assert_passed(since: Instant, seconds: u64) {
 
 /// Serves a site to `test`, then quits; nothing may be left.
 fn serve(test: impl AsyncFnOnce(&Server<'_>) -> Result<(), String>) {
+    serve_over(Faults::default(), "", test);
+}
+
+/// The same over a network of these manners, with more lines in the block `http`.
+fn serve_over(
+    faults: Faults,
+    lines: &str,
+    test: impl AsyncFnOnce(&Server<'_>) -> Result<(), String>,
+) {
     let site = Site::new();
-    let outcome = simulate(1, Faults::default(), async || {
+    site.lines.replace(lines.to_owned());
+    let outcome = simulate(1, faults, async || {
         start_behind(Random(1));
         let server = Server::start(&site);
         test(&server).await?;
@@ -131,6 +141,32 @@ fn lingering_close_waits_behind_an_answer_from_memory() {
             engine::sleep(Duration::from_millis(1)).await;
         }
         assert_passed(begun, 5);
+        Ok(())
+    });
+}
+
+#[test]
+fn send_timeout_holds_for_answers_from_memory() {
+    let faults = Faults {
+        window: 2000,
+        ..Faults::default()
+    };
+    serve_over(faults, "send_timeout 7s;", async |server| {
+        server.settle().await;
+        let other = connect(&server.address).await?;
+        for _ in 0..3 {
+            ask(&other, &small()).await?;
+        }
+        drop(other);
+        // This connection sees no other answers.
+        let client = connect(&server.address).await?;
+        let begun = engine::now();
+        say(&client, &small().request.repeat(400));
+        while server.connections() > 0 {
+            engine::sleep(Duration::from_millis(1)).await;
+        }
+        let passed = engine::now() - begun;
+        assert_eq!(passed.as_secs(), 7, "{passed:?}");
         Ok(())
     });
 }
