@@ -363,8 +363,8 @@ pub(crate) fn transmit(
         let (wanted, result) = match outgoing.front() {
             None => return (taken, Stop::Empty),
             Some(Segment::Bytes(_)) => send_bytes(socket, outgoing, last),
-            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
             Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
+            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
             Some(Segment::File {
                 file,
                 offset,

@@ -324,8 +324,8 @@ impl Sim {
                 Some(Segment::Keys(_) | Segment::Record { .. }) => {
                     return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
                 }
-                Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
                 Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
+                Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
                 Some(Segment::File {
                     file,
                     offset,

@@ -102,6 +102,8 @@ impl Site {
                     location = /upload {{ return 200 taken; }}
                     location /old/ {{ return 301 /new/; }}
                     location /slow/ {{ limit_rate 1000; }}
+                    location /chunks/ {{ alias {folder}/www/; sendfile on; sendfile_max_chunk 1k; }}
+                    location /whole/ {{ alias {folder}/www/; sendfile on; sendfile_max_chunk 0; }}
                     location = /page.html {{ add_before_body /small.txt; }}
                     location = /guarded {{ auth_request /refuse; }}
                     location = /refuse {{ return 401; }}
@@ -219,6 +221,11 @@ pub(crate) fn mirrored() -> Asked {
 /// A file that is sent at 1,000 bytes a second.
 pub(crate) fn slow() -> Asked {
     file("/slow/file.txt", "", &[b'x'; 9000])
+}
+
+/// The large file, at this URI.
+pub(crate) fn large_at(uri: &str) -> Asked {
+    file(uri, "", &large())
 }
 
 /// A small file.

@@ -7,7 +7,7 @@ use engine::sim::Faults;
 use crate::client::{ask, connect, end, hear, hear_all, say};
 use crate::random::Random;
 use crate::server::{Server, simulate, start_behind};
-use crate::site::{Site, behind, slow, small, which};
+use crate::site::{Site, behind, large_at, slow, small, which};
 
 /// Time on the way, both ways, and the clock's resolution.
 const TOLERANCE: Duration = Duration::from_millis(10);
@@ -167,6 +167,29 @@ fn send_timeout_holds_for_answers_from_memory() {
         }
         let passed = engine::now() - begun;
         assert_eq!(passed.as_secs(), 7, "{passed:?}");
+        Ok(())
+    });
+}
+
+/// The turns of the loop can be told by the time that they take where nothing else takes any.
+#[test]
+fn a_file_is_sent_by_sendfile_max_chunk_a_turn() {
+    let faults = Faults {
+        delay_min: Duration::ZERO,
+        delay_max: Duration::ZERO,
+        short_receive: 0,
+        short_send: 0,
+        ..Faults::default()
+    };
+    serve_over(faults, "", async |server| {
+        let client = connect(&server.address).await?;
+        let mut took = Vec::new();
+        for uri in ["/whole/large.txt", "/chunks/large.txt"] {
+            let begun = engine::now();
+            ask(&client, &large_at(uri)).await?;
+            took.push(engine::now() - begun);
+        }
+        assert!(took[1] > 4 * took[0], "{took:?}");
         Ok(())
     });
 }
