@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::limits::SENDFILE_CHUNK_DEFAULT;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
@@ -427,9 +428,10 @@ impl H1 {
         self.head_sent = true;
         self.sendfile = plan.core.sendfile;
         self.connection.stream.set_nopush(plan.core.tcp_nopush);
-        if let Some(chunk) = plan.core.sendfile_max_chunk {
-            self.connection.stream.set_sendfile_chunk(chunk);
-        }
+        let chunk = plan.core.sendfile_max_chunk;
+        self.connection
+            .stream
+            .set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199)
             // What follows is no body (RFC 9110, section 9.3.6).
