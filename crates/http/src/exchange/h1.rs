@@ -97,6 +97,10 @@ pub struct H1 {
     may_linger: bool,
     /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
     refused: bool,
+    /// What comes of the request's body is dropped, whatever else is waited for.
+    discards: bool,
+    /// What was wrong with a body that was dropped so, until it is logged.
+    bad_body: Option<Abort>,
     /// The response's body is sent in chunks.
     chunked: bool,
     /// What is left of the announced length of the response's body.
@@ -175,6 +179,8 @@ impl H1 {
             client_is_done: false,
             may_linger: true,
             refused: false,
+            discards: false,
+            bad_body: None,
             chunked: false,
             announced: None,
             head_sent: false,
@@ -270,7 +276,7 @@ impl H1 {
         }
         loop {
             let size_max = request.plan.core.client_max_body_size;
-            if let Some(bytes) = self.decode(request, size_max, true)? {
+            if let Some(bytes) = self.decode(request, size_max)? {
                 return Ok(Some(bytes));
             }
             if matches!(self.incoming, Incoming::Nothing) {
@@ -292,14 +298,9 @@ impl H1 {
     }
 
     /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
-    /// is refused when its size is known. As in nginx, what is not `kept` counts neither for `$request_length` nor for
-    /// `$content_length`; of a body that is refused all that came last counts for the former, unless that came with the head.
-    fn decode(
-        &mut self,
-        request: &mut Request,
-        size_max: u64,
-        kept: bool,
-    ) -> Result<Option<Bytes>, Abort> {
+    /// is refused when its size is known. As in nginx, of a body that is refused all that came last counts for
+    /// `$request_length`, unless that came with the head.
+    fn decode(&mut self, request: &mut Request, size_max: u64) -> Result<Option<Bytes>, Abort> {
         let mut refused = self.before_portion;
         refused.framed += self.portion as u64;
         while !self.input.is_empty() {
@@ -313,9 +314,7 @@ impl H1 {
                     if *left == 0 {
                         self.incoming = Incoming::Nothing;
                     }
-                    if kept {
-                        request.body.note_received(taken as u64);
-                    }
+                    request.body.note_received(taken as u64);
                     return Ok(Some(take_front(&mut self.input, taken)));
                 }
                 Incoming::Chunked(decoder) => {
@@ -327,22 +326,14 @@ impl H1 {
                         false => decoder.gather(&mut self.input),
                     };
                     let Ok(decoded) = decoded else {
-                        // Where it ends, and what follows it, is not known any more.
-                        self.incoming = Incoming::Nothing;
-                        self.keep_alive = false;
-                        self.may_linger = false;
-                        if kept {
-                            request.body.note_refused(refused);
-                        }
-                        return Err(Abort::BadBody("client sent invalid chunked body"));
+                        request.body.note_refused(refused);
+                        return Err(self.lose_framing());
                     };
                     let done = decoded.done;
                     let length = decoded.data.len() as u64;
-                    if kept {
-                        request.body.note_received(length);
-                        let framing = decoded.consumed as u64 - length;
-                        request.body.note_framing(framing);
-                    }
+                    request.body.note_received(length);
+                    let framing = decoded.consumed as u64 - length;
+                    request.body.note_framing(framing);
                     let to_come = decoder.remaining();
                     let announced = received.saturating_add(length).saturating_add(to_come);
                     let chunk = match to_come {
@@ -371,20 +362,80 @@ impl H1 {
         Ok(None)
     }
 
+    /// Chunks that are none have come: where the body ends, and what follows it, is not known any more.
+    fn lose_framing(&mut self) -> Abort {
+        self.incoming = Incoming::Nothing;
+        self.keep_alive = false;
+        self.may_linger = false;
+        Abort::BadBody("client sent invalid chunked body")
+    }
+
+    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for `$request_length` nor for
+    /// `$content_length`.
+    fn drop_received(&mut self) -> Result<(), Abort> {
+        while !self.input.is_empty() {
+            let ended = match &mut self.incoming {
+                Incoming::Nothing => return Ok(()),
+                Incoming::Length(left) => {
+                    let dropped = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(self.input.len());
+                    *left -= dropped as u64;
+                    self.input.advance(dropped);
+                    *left == 0
+                }
+                Incoming::Chunked(decoder) => {
+                    let Ok(decoded) = decoder.decode(&self.input) else {
+                        return Err(self.lose_framing());
+                    };
+                    self.input.advance(decoded.consumed);
+                    decoded.done
+                }
+            };
+            if ended {
+                self.incoming = Incoming::Nothing;
+            }
+        }
+        self.input = Buffer::default(); // its memory is for others
+        Ok(())
+    }
+
+    /// Receives and drops what comes of a body that is discarded, beside whatever else is waited for: a client may send all of
+    /// it before it reads. Returns once no more of it is to come.
+    async fn discard(&mut self) {
+        while self.discards && !matches!(self.incoming, Incoming::Nothing) {
+            let received = self.connection.stream.recv(None).await;
+            match received {
+                Ok(buffer) if !buffer.is_empty() => {
+                    self.input = buffer;
+                    self.bad_body = self.drop_received().err();
+                    self.input.fit(); // it may be kept as long as the response takes
+                }
+                // The client has left, or sends nothing more and may still read.
+                _ => {
+                    self.discards = false;
+                    self.keep_alive = false;
+                    self.may_linger = false;
+                }
+            }
+        }
+    }
+
     /// See `Exchange::drop_body_at_hand`.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         if !matches!(self.incoming, Incoming::Nothing) {
-            while self.decode(request, 0, false)?.is_some() {}
+            self.drop_received()?;
             for _ in 0..DROPPED_AT_ONCE_MAX {
                 let ended = matches!(self.incoming, Incoming::Nothing);
                 if ended || !self.receive_at_hand(request).await {
                     break;
                 }
-                while self.decode(request, 0, false)?.is_some() {}
+                self.drop_received()?;
             }
             request.body.note_skipped();
-            if matches!(self.incoming, Incoming::Nothing) {
-                request.body.note_end();
+            match self.incoming {
+                Incoming::Nothing => request.body.note_end(),
+                _ => self.discards = true,
             }
         }
         Ok(())
@@ -498,6 +549,9 @@ impl H1 {
         if awaited && !self.skip_body(request).await {
             return (After::Drop, Buffer::default());
         }
+        if let Some(abort) = self.bad_body.take() {
+            log::abort(request, &abort);
+        }
         // A server whose script answers may have announced what its `keepalive_timeout 0` does not keep, and where
         // `post_action` leads to may refuse what the response has announced.
         let stays =
@@ -564,15 +618,12 @@ impl H1 {
         let core = Arc::clone(&request.plan.core);
         let end = engine::now() + core.lingering_time;
         loop {
-            match self.decode(request, 0, false) {
-                Ok(Some(_)) => continue,
-                Ok(None) => {}
-                Err(abort) => {
-                    log::abort(request, &abort);
-                    return false;
-                }
+            if let Err(abort) = self.drop_received() {
+                log::abort(request, &abort);
+                return false;
             }
             if matches!(self.incoming, Incoming::Nothing) {
+                request.body.note_end();
                 return true;
             }
             let deadline = (engine::now() + core.lingering_timeout).min(end);
@@ -659,7 +710,15 @@ impl Wire for H1 {
     }
 
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
-        let drained = self.connection.stream.drained(limit).await;
+        let connection = Rc::clone(&self.connection);
+        let stream = &connection.stream;
+        let drained = match self.discards {
+            false => stream.drained(limit).await,
+            true => match either(stream.drained(limit), self.discard()).await {
+                Either::First(drained) => drained,
+                Either::Second(()) => stream.drained(limit).await,
+            },
+        };
         if let Err(error) = &drained {
             self.timed_out = error.kind() == ErrorKind::TimedOut;
         }
@@ -673,6 +732,7 @@ impl Wire for H1 {
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     async fn client_gone(&mut self) -> Abort {
+        self.discard().await;
         if !matches!(self.incoming, Incoming::Nothing) {
             return std::future::pending().await;
         }

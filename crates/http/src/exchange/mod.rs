@@ -194,8 +194,8 @@ impl Exchange {
         }
     }
 
-    /// Drops what has been received of a body that no handler reads: a response that does not look
-    /// at it is about to be sent.
+    /// Drops what has been received of a body that no handler reads, and what comes of it from now on: a response that does
+    /// not look at it is about to be sent.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => h1.drop_body_at_hand(request).await,

@@ -196,6 +196,49 @@ fn a_file_is_sent_by_sendfile_max_chunk_a_turn() {
     });
 }
 
+/// A network that holds little, and carries all of it.
+const NARROW: Faults = Faults {
+    delay_min: Duration::from_micros(10),
+    delay_max: Duration::from_micros(200),
+    short_receive: 50,
+    short_send: 50,
+    reset: 0,
+    window: 20_000,
+    backlog: 16,
+    loss: 0,
+    duplicate: 0,
+    reorder: 0,
+};
+
+/// As nginx does (`ngx_http_discarded_request_body_handler`): neither end waits for the other for ever.
+#[test]
+fn a_body_that_is_not_read_is_received_beside_its_response() {
+    serve_over(NARROW, "", async |server| {
+        let size = 100_000;
+        let chunks = format!("3e8\r\n{}\r\n", "x".repeat(1000)).repeat(size / 1000);
+        let framings = [
+            format!("Content-Length: {size}\r\n\r\n{}", "x".repeat(size)),
+            format!("Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"),
+        ];
+        for asked in [large_at("/large.txt"), slow()] {
+            let line = asked.logged.trim_start_matches("200 ");
+            for framing in &framings {
+                let client = connect(&server.address).await?;
+                let request = format!("{line} HTTP/1.1\r\nHost: site\r\n{framing}");
+                let begun = engine::now();
+                say(&client, request.as_bytes());
+                let sent = client.drained(0).await;
+                sent.map_err(|error| format!("sending failed: {error}"))?;
+                let passed = engine::now() - begun;
+                assert!(passed < Duration::from_secs(1), "{line}: {passed:?}");
+                hear(&client, &asked).await?;
+                ask(&client, &which("one")).await?;
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn quitting_ends_idle_connections_and_finishes_busy_ones() {
     serve(async |server| {
