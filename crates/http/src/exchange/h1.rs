@@ -545,9 +545,15 @@ impl H1 {
         // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
         // wait.
         let unread = !matches!(self.incoming, Incoming::Nothing);
-        let awaited = unread && self.may_linger && !self.refused && !request.body.is_read();
-        if awaited && !self.skip_body(request).await {
-            return (After::Drop, Buffer::default());
+        if unread && self.may_linger && !self.refused && !request.body.is_read() {
+            // As in nginx, its time begins when the response has left.
+            self.discards = true;
+            if self.drained(0).await.is_err() {
+                return (self.break_off(request), Buffer::default());
+            }
+            if !self.skip_body(request).await {
+                return (After::Drop, Buffer::default());
+            }
         }
         if let Some(abort) = self.bad_body.take() {
             log::abort(request, &abort);

@@ -240,6 +240,28 @@ fn a_body_that_is_not_read_is_received_beside_its_response() {
 }
 
 #[test]
+fn a_body_that_never_comes_costs_a_slow_client_nothing_of_the_response() {
+    serve_over(NARROW, "", async |server| {
+        let client = connect(&server.address).await?;
+        let asked = large_at("/large.txt");
+        let head = "GET /large.txt HTTP/1.1\r\nHost: site\r\nContent-Length: 10\r\n\r\n";
+        say(&client, head.as_bytes());
+        // What is left after so much has been queued, and is taken when `lingering_timeout` has passed.
+        let mut received = 0;
+        while received < 100_000 {
+            match client.recv(None).await {
+                Ok(bytes) if !bytes.is_empty() => received += bytes.len(),
+                other => return Err(format!("after {received}: {other:?}")),
+            }
+        }
+        engine::sleep(Duration::from_secs(10)).await;
+        let rest = hear_all(&client).await?;
+        assert_eq!(received + rest.len(), asked.response.len());
+        Ok(())
+    });
+}
+
+#[test]
 fn quitting_ends_idle_connections_and_finishes_busy_ones() {
     serve(async |server| {
         let idle = connect(&server.address).await?;
