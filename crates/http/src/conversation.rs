@@ -311,8 +311,11 @@ fn settle(
 /// the connection cannot go on.
 async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let asked = connection.with_servers(&connection.generation(), |servers| {
-        let room = servers.default.core.head_limits().buffer_size;
-        servers.protocols.proxy_protocol.then_some(room)
+        let length_max = match servers.protocols.ssl {
+            true => proxy_protocol::BEFORE_TLS_LENGTH_MAX,
+            false => servers.default.core.head_limits().buffer_size,
+        };
+        servers.protocols.proxy_protocol.then_some(length_max)
     });
     let received = match asked.flatten() {
         Some(length_max) => {

@@ -21,6 +21,10 @@ use variables::{Evaluate, Found};
 use crate::client::OfClient;
 use crate::incoming::Incoming;
 
+/// Bytes of a header that stands before a handshake of TLS (nginx's `NGX_PROXY_PROTOCOL_MAX_HEADER`). Before a request it has as
+/// many as the buffer for heads.
+pub const BEFORE_TLS_LENGTH_MAX: usize = 4096;
+
 /// What a proxy has told of the client of one connection.
 #[derive(Debug)]
 pub struct Told {

@@ -40,8 +40,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs clients beside the server, and waits for the server to have done with them.
 fn run<F: Future<Output = ()>>(clients: impl FnOnce(Address) -> F) {
+    run_by(CONFIGURATION, clients);
+}
+
+/// The same by another configuration.
+fn run_by<F: Future<Output = ()>>(configuration: &str, clients: impl FnOnce(Address) -> F) {
     simulate(1, Faults::default(), async || {
-        let (generation, ids) = generation(CONFIGURATION, &Arc::new(AtomicUsize::new(0)));
+        let (generation, ids) = generation(configuration, &Arc::new(AtomicUsize::new(0)));
         let counters = Arc::new(Counters::default());
         let worker = tidegate_server::doors::worker(generation, 512, Arc::clone(&counters));
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
@@ -213,6 +218,36 @@ fn an_alert_for_each_failure() {
                 matches!(last, Some([21, 3, _, 0, 2, 2, _])),
                 "{second:?}: {last:?}"
             );
+        }
+    });
+}
+
+/// A header of the PROXY protocol, by version 2, of so many bytes.
+fn proxy_header(length: usize) -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11".to_vec();
+    header.extend_from_slice(&((length - 16) as u16).to_be_bytes());
+    header.extend_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2, 0, 123, 0, 80]);
+    // The rest is padding (PP2_TYPE_NOOP).
+    header.push(4);
+    header.extend_from_slice(&((length - 31) as u16).to_be_bytes());
+    header.resize(length, 0);
+    header
+}
+
+/// As with nginx it has a bound of its own there, and that of heads is no matter.
+#[test]
+fn what_a_proxy_tells_before_a_handshake_may_be_long() {
+    let listen = "443 ssl proxy_protocol; client_header_buffer_size 64;";
+    let configuration = CONFIGURATION.replace("443 ssl;", listen);
+    run_by(&configuration, async |address| {
+        let config = client(&rustls::version::TLS13);
+        for (length, is_taken) in [(40, true), (4096, true), (4097, false)] {
+            let stream = connect(&address).await;
+            send(&stream, &proxy_header(length));
+            send(&stream, &records(&mut begin(&config)));
+            stream.shutdown_write();
+            let answer = hear(&stream).await;
+            assert_eq!(answer.first() == Some(&22), is_taken, "{length}");
         }
     });
 }
