@@ -63,6 +63,25 @@ fn silent_and_idle_connections_make_room_for_others() {
     });
 }
 
+/// As with nginx; each would wait for minutes.
+#[test]
+fn connections_that_linger_make_room_for_others() {
+    on_each_engine(|engine| {
+        let lingering = "lingering_close always; lingering_time 300s; lingering_timeout 300s; root";
+        let server = Setup::new(engine, &SITE.replace("root", lingering))
+            .main("worker_processes 1;")
+            .events("worker_connections 32;")
+            .start();
+        let mut answered = Vec::new();
+        for _ in 0..40 {
+            let mut client = server.connect();
+            client.send("GET /return HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            assert_eq!(client.response().body, b"returned");
+            answered.push(client);
+        }
+    });
+}
+
 #[test]
 fn many_connections_come_and_go() {
     const COUNT: usize = 1500;

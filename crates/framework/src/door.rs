@@ -52,8 +52,8 @@ pub trait Tenant {
     /// Its place among those of its thread.
     fn place(&self) -> Option<u32>;
 
-    /// Whether anything has been asked for by it: one that has said nothing yet may still be about to.
-    fn has_served(&self) -> bool;
+    /// Whether it ends at once with its thread where it is idle. One that has said nothing yet may still be about to.
+    fn ends_when_idle(&self) -> bool;
 
     /// It is to end: a protocol with words for that tells its client, whatever is under way.
     fn announce_end(&self) {}
@@ -150,7 +150,7 @@ mod tests {
             None
         }
 
-        fn has_served(&self) -> bool {
+        fn ends_when_idle(&self) -> bool {
             false
         }
 

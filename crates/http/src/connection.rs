@@ -41,6 +41,8 @@ pub struct Connection {
     pub nodelay: Cell<bool>,
     /// Whether a response has been pushed whole and has not begun to leave.
     finished: Cell<bool>,
+    /// Whether it only waits for its client to have read all that it was sent.
+    lingers: Cell<bool>,
     /// How long it may be idle, by the plan of its last request, and how much of that it is not closed early, whatever happens;
     /// in milliseconds, for there are many idle connections.
     keepalive_ms: Cell<(u32, u32)>,
@@ -91,6 +93,7 @@ impl Connection {
             place: Cell::new(None),
             nodelay: Cell::new(false),
             finished: Cell::new(false),
+            lingers: Cell::new(false),
             keepalive_ms: Cell::new((0, 0)),
             rare: OnceCell::new(),
             plain_on_secure_port: Cell::new(false),
@@ -152,6 +155,32 @@ impl Connection {
             true => self.stream.send_soon(),
             false => 0,
         }
+    }
+
+    /// Lets the client read what it was sent before the socket is closed: what it still sends is read and dropped for so
+    /// long in all, and so long without another byte, so that no reset destroys the rest. As in nginx it may be closed meanwhile
+    /// to make room for others, and does not end earlier with its thread.
+    pub(crate) async fn linger(&self, time: Duration, timeout: Duration) {
+        if self.stream.drained(0).await.is_err() {
+            return;
+        }
+        self.stream.shutdown_write();
+        self.stream.drop_received();
+        self.lingers.set(true);
+        self.set_idle(true);
+        let end = engine::now() + time;
+        loop {
+            let deadline = (engine::now() + timeout).min(end);
+            match self.stream.recv(Some(deadline)).await {
+                Ok(received) if !received.is_empty() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether it only waits for its client to have read all that it was sent.
+    pub(crate) fn lingers(&self) -> bool {
+        self.lingers.get()
     }
 
     /// Sets how long it may be idle, and how much of that it is not closed early: 49 days at most.

@@ -61,8 +61,8 @@ impl Tenant for Connection {
         Connection::place(self)
     }
 
-    fn has_served(&self) -> bool {
-        self.requests.get() > 0
+    fn ends_when_idle(&self) -> bool {
+        self.requests.get() > 0 && !self.lingers()
     }
 
     fn announce_end(&self) {

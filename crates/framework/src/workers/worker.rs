@@ -402,7 +402,7 @@ async fn close_idle(worker: Rc<Worker>) {
             continue;
         }
         connection.announce_end();
-        if worker.is_idle(&*connection) && connection.has_served() {
+        if worker.is_idle(&*connection) && connection.ends_when_idle() {
             connection.close_reading();
         }
     }

@@ -580,7 +580,10 @@ impl H1 {
             LingeringClose::Always => true,
         };
         if linger {
-            self.linger(&core).await;
+            self.input = Buffer::default();
+            self.connection
+                .linger(core.lingering_time, core.lingering_timeout)
+                .await;
             return (After::Drop, Buffer::default());
         }
         let client_is_done = self.client_is_done && !unread;
@@ -636,26 +639,6 @@ impl H1 {
             match self.connection.stream.recv(Some(deadline)).await {
                 Ok(buffer) if !buffer.is_empty() => self.input = buffer,
                 _ => return false,
-            }
-        }
-    }
-
-    /// Lets the client read the response before the socket is closed: what it still sends is
-    /// read and dropped for a while, so that no reset destroys the response.
-    async fn linger(&mut self, core: &crate::core::Core) {
-        let stream = &self.connection.stream;
-        if stream.drained(0).await.is_err() {
-            return;
-        }
-        stream.shutdown_write();
-        stream.drop_received();
-        self.input = Buffer::default();
-        let end = engine::now() + core.lingering_time;
-        loop {
-            let deadline = (engine::now() + core.lingering_timeout).min(end);
-            match stream.recv(Some(deadline)).await {
-                Ok(buffer) if !buffer.is_empty() => {}
-                _ => return,
             }
         }
     }

@@ -179,7 +179,7 @@ pub async fn converse(connection: &Rc<Connection>, first: Buffer) -> After {
 ///
 /// What the client has sent meanwhile, if only credit, would answer a close with a reset, which destroys what it has not read.
 async fn leave(shared: &Rc<Shared>, end: End) -> After {
-    let lingering = match end {
+    let (time, timeout) = match end {
         End::Gone => return After::Drop,
         End::Closed | End::Done => {
             shared.with(|machine| machine.go_away());
@@ -204,7 +204,7 @@ async fn leave(shared: &Rc<Shared>, end: End) -> After {
     };
     shared.flush_now();
     shared.lose_all();
-    linger(&shared.connection, lingering).await;
+    shared.connection.linger(time, timeout).await;
     After::Drop
 }
 
@@ -214,24 +214,6 @@ fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
     let core = &server.plan.core;
     (core.lingering_close != LingeringClose::Off)
         .then_some((core.lingering_time, core.lingering_timeout))
-}
-
-/// Lets the client read what it was sent before the socket is closed.
-async fn linger(connection: &Connection, (time, timeout): (Duration, Duration)) {
-    let stream = &connection.stream;
-    if stream.drained(0).await.is_err() {
-        return;
-    }
-    stream.shutdown_write();
-    stream.drop_received();
-    let end = engine::now() + time;
-    loop {
-        let deadline = (engine::now() + timeout).min(end);
-        match stream.recv(Some(deadline)).await {
-            Ok(received) if !received.is_empty() => {}
-            _ => return,
-        }
-    }
 }
 
 /// What a head may be for a server.
