@@ -148,8 +148,8 @@ impl Leaves for OfHttp1 {
 /// Queues responses for the client, which may take nothing for as long as the location says.
 #[inline]
 fn push(request: &Request, responses: Bytes) {
-    let stream = &request.connection.stream;
-    stream.set_send_timeout(request.plan.core.send_timeout);
+    let (stream, core) = (&request.connection.stream, &request.plan.core);
+    stream.set_send_timeout_and_reset(core.send_timeout, core.reset_timedout_connection);
     stream.push(responses);
 }
 

@@ -283,6 +283,11 @@ impl Transport {
         self.stream.set_send_timeout(timeout);
     }
 
+    /// See [`Stream::set_send_timeout_and_reset`].
+    pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
+        self.stream.set_send_timeout_and_reset(timeout, resets);
+    }
+
     /// See [`Stream::set_sendfile_chunk`].
     pub fn set_sendfile_chunk(&self, bytes: usize) {
         self.stream.set_sendfile_chunk(bytes);

@@ -165,7 +165,12 @@ impl Stream {
     /// How long the peer may take nothing before [`drained`](Self::drained) and [`finish`](Self::finish) give up. 60 s at
     /// first.
     pub fn set_send_timeout(&self, timeout: Duration) {
-        enter(|worker| worker.set_send_timeout(self.key, timeout));
+        enter(|worker| worker.set_send_timeout(self.key, timeout, false));
+    }
+
+    /// The same, and whether a peer for which they give up is reset when the connection ends.
+    pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
+        enter(|worker| worker.set_send_timeout(self.key, timeout, resets));
     }
 
     /// How many bytes of files are sent in one turn of the loop. 2 MiB at first.

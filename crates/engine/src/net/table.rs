@@ -64,6 +64,8 @@ pub(crate) struct StreamState {
     peer_is_done: bool,
     /// No more is sent after what is queued.
     shutdown: bool,
+    /// A peer that takes nothing for too long is reset, and not only closed.
+    resets_late: bool,
     nodelay: bool,
     nopush: bool,
 
@@ -166,6 +168,7 @@ impl StreamState {
             finishing: false,
             peer_is_done: false,
             shutdown: false,
+            resets_late: false,
             nodelay,
             nopush: false,
             ended: false,
@@ -650,6 +653,7 @@ impl Worker {
             return Poll::Ready(Ok(()));
         }
         if state.send_deadline_ms() <= now_ms && !state.warming {
+            self.note_late(key);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         state.writer = Some(Box::new(Writer {
@@ -658,6 +662,14 @@ impl Worker {
         }));
         self.arm_timer(key);
         Poll::Pending
+    }
+
+    /// The peer has taken nothing for too long.
+    fn note_late(&mut self, key: Key) {
+        if self.streams.get(key).is_some_and(|state| state.resets_late) {
+            // It fails only when the connection is gone.
+            let _ = self.engine.control(key, Control::ResetOnClose);
+        }
     }
 
     /// Nobody waits for the backlog to shrink any more.
@@ -671,8 +683,9 @@ impl Worker {
         self.streams.get(key).map_or(0, |state| state.backlog)
     }
 
-    pub(crate) fn set_send_timeout(&mut self, key: Key, timeout: Duration) {
+    pub(crate) fn set_send_timeout(&mut self, key: Key, timeout: Duration, resets: bool) {
         if let Some(state) = self.streams.get_mut(key) {
+            state.resets_late = resets;
             state.send_timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         }
     }
@@ -943,6 +956,7 @@ impl Worker {
         }
         if state.send_deadline_ms() <= now_ms {
             if state.finishing {
+                self.note_late(key);
                 self.close(key);
                 return;
             }

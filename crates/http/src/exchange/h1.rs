@@ -478,11 +478,11 @@ impl H1 {
         let plan = Arc::clone(&request.plan);
         self.head_sent = true;
         self.sendfile = plan.core.sendfile;
-        self.connection.stream.set_nopush(plan.core.tcp_nopush);
-        let chunk = plan.core.sendfile_max_chunk;
-        self.connection
-            .stream
-            .set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
+        let (stream, core) = (&self.connection.stream, &plan.core);
+        stream.set_send_timeout_and_reset(core.send_timeout, core.reset_timedout_connection);
+        stream.set_nopush(core.tcp_nopush);
+        let chunk = core.sendfile_max_chunk;
+        stream.set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
         let without_body = request.method == Method::Head
             || matches!(request.response.status, 204 | 304 | 100..=199)
             // What follows is no body (RFC 9110, section 9.3.6).

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use engine::net::Stream;
 use engine::sim::Faults;
 
 use crate::client::{ask, connect, end, hear, hear_all, say};
@@ -241,6 +242,35 @@ fn a_body_that_is_not_read_is_received_beside_its_response() {
     });
 }
 
+/// Takes so many bytes of what comes, or a few more; how many it were.
+async fn take(client: &Stream, length: usize) -> Result<usize, String> {
+    let mut received = 0;
+    while received < length {
+        match client.recv(None).await {
+            Ok(bytes) if !bytes.is_empty() => received += bytes.len(),
+            other => return Err(format!("after {received}: {other:?}")),
+        }
+    }
+    Ok(received)
+}
+
+#[test]
+fn reset_timedout_connection_holds_for_the_end_of_a_response() {
+    let lines = "send_timeout 7s; reset_timedout_connection on;";
+    serve_over(NARROW, lines, async |server| {
+        let client = connect(&server.address).await?;
+        let head = "GET /large.txt HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n";
+        say(&client, head.as_bytes());
+        // What is left after so much has been queued, and the request has ended.
+        take(&client, 100_000).await?;
+        engine::sleep(Duration::from_secs(10)).await;
+        let rest = hear_all(&client).await;
+        let error = rest.expect_err("a reset");
+        assert!(error.contains("reset by peer"), "{error}");
+        Ok(())
+    });
+}
+
 #[test]
 fn a_body_that_never_comes_costs_a_slow_client_nothing_of_the_response() {
     serve_over(NARROW, "", async |server| {
@@ -249,13 +279,7 @@ fn a_body_that_never_comes_costs_a_slow_client_nothing_of_the_response() {
         let head = "GET /large.txt HTTP/1.1\r\nHost: site\r\nContent-Length: 10\r\n\r\n";
         say(&client, head.as_bytes());
         // What is left after so much has been queued, and is taken when `lingering_timeout` has passed.
-        let mut received = 0;
-        while received < 100_000 {
-            match client.recv(None).await {
-                Ok(bytes) if !bytes.is_empty() => received += bytes.len(),
-                other => return Err(format!("after {received}: {other:?}")),
-            }
-        }
+        let received = take(&client, 100_000).await?;
         engine::sleep(Duration::from_secs(10)).await;
         let rest = hear_all(&client).await?;
         assert_eq!(received + rest.len(), asked.response.len());
