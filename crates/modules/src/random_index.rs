@@ -88,7 +88,7 @@ async fn choose(request: &mut Request) -> Step {
         path.pop();
     }
     let directory = PathBuf::from(OsString::from_vec(path.clone()));
-    let mut names = match engine::blocking(move || files(&directory)).await {
+    let mut names = match engine::blocking_long(move || files(&directory)).await {
         Ok(names) => names,
         Err(ReadError::Open(error)) => {
             return Step::Finish(autoindex::refused(request, &path, &error));

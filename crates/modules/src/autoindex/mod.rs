@@ -162,7 +162,7 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
     };
     let directory = PathBuf::from(OsString::from_vec(path.clone()));
     let head_only = request.method == Method::Head;
-    let (listing, complaints) = engine::blocking(move || {
+    let (listing, complaints) = engine::blocking_long(move || {
         let mut complaints = Vec::new();
         let listing = if head_only {
             can_open(&directory)

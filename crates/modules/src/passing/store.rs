@@ -300,7 +300,8 @@ impl Writer {
                     self.queued = 0;
                     self.work = match begun {
                         Some(temporary) if parts.is_empty() => {
-                            Work::Placing(Box::pin(engine::blocking(move || {
+                            // Onto another file system it is a copy.
+                            Work::Placing(Box::pin(engine::blocking_long(move || {
                                 temporary.place(&target)
                             })))
                         }
