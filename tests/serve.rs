@@ -347,6 +347,25 @@ fn a_listing_is_sorted_as_asked_for_and_safe() {
 }
 
 #[test]
+fn a_long_listing_is_sorted_as_a_short_one() {
+    let site = Site::new();
+    let listed = site.0.join("empty");
+    let names: Vec<String> = (1000..2000).map(|number| format!("File{number}")).collect();
+    for name in &names {
+        fs::write(listed.join(name), "").unwrap();
+    }
+    fs::write(listed.join("a"), "").unwrap();
+    fs::write(listed.join("Z"), "").unwrap();
+    let running = site.serve(&["--browse"]);
+    let (_, body) = running.get("/empty/?sort=-name");
+    let links = body.split("href=\"./").skip(1);
+    let links: Vec<&str> = links.filter_map(|rest| rest.split('"').next()).collect();
+    let files = names.iter().rev().map(String::as_str);
+    let expected: Vec<&str> = ["Z"].into_iter().chain(files).chain(["a"]).collect();
+    assert_eq!(links, expected);
+}
+
+#[test]
 fn a_port_is_of_this_machine_and_an_open_one_is_said_to_be() {
     let site = Site::new();
     let port = support::port::free_port().to_string();

@@ -145,6 +145,9 @@ impl Handle for AutoIndex {
     }
 }
 
+/// Entries up to which a listing is written by the loop; a longer one is by a thread of the pool.
+const WRITTEN_AT_ONCE_MAX: usize = 256;
+
 async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoIndex) -> Step {
     if let Err(status) = body::drop_at_hand(request, exchange).await {
         return Step::Finish(status);
@@ -198,23 +201,44 @@ async fn list(request: &mut Request, exchange: &mut Exchange, settings: AutoInde
     if head_only {
         return Step::Respond(Body::Empty);
     }
-    Step::Respond(Body::bytes(match settings.format {
-        Format::Html => {
-            let columns = columns(request, &settings, &content_type);
-            html::render(&request.uri, &entries, columns)
-        }
-        Format::Json | Format::Jsonp => data::json(&entries, callback.as_deref()),
-        Format::Xml => data::xml(&entries),
-        Format::Page => {
-            let sort = page::Sort::asked_for(&request.args);
-            let offset = if settings.local_time {
-                local_offset()
-            } else {
-                0
-            };
-            page::render(&request.uri, entries, sort, offset)
-        }
+    let layout = match settings.format {
+        Format::Html => Layout::Html(columns(request, settings, &content_type)),
+        Format::Json | Format::Jsonp => Layout::Json(callback),
+        Format::Xml => Layout::Xml,
+        Format::Page => Layout::Page {
+            sort: page::Sort::asked_for(&request.args),
+            offset: offset(settings),
+        },
+    };
+    let uri = request.uri.clone();
+    Step::Respond(Body::bytes(match entries.len() <= WRITTEN_AT_ONCE_MAX {
+        true => layout.write(&uri, entries),
+        false => engine::blocking_long(move || layout.write(&uri, entries)).await,
     }))
+}
+
+/// How a listing is written, with what is to be known for that beside its entries.
+enum Layout {
+    Html(html::Columns),
+    /// With the function that the list is given to.
+    Json(Option<Vec<u8>>),
+    Xml,
+    Page {
+        sort: page::Sort,
+        /// Added to times, in seconds.
+        offset: i64,
+    },
+}
+
+impl Layout {
+    fn write(self, uri: &[u8], entries: Vec<Entry>) -> Vec<u8> {
+        match self {
+            Layout::Html(columns) => html::render(uri, &entries, columns),
+            Layout::Json(callback) => data::json(&entries, callback.as_deref()),
+            Layout::Xml => data::xml(&entries),
+            Layout::Page { sort, offset } => page::render(uri, entries, sort, offset),
+        }
+    }
 }
 
 /// Ends with a status; the request's body has been dropped before, as in nginx, and an error page finds it empty.
@@ -223,15 +247,11 @@ fn refuse(request: &mut Request, status: u16) -> Step {
     Step::Finish(status)
 }
 
-fn columns(request: &mut Request, settings: &AutoIndex, content_type: &[u8]) -> html::Columns {
+fn columns(request: &mut Request, settings: AutoIndex, content_type: &[u8]) -> html::Columns {
     let charset = charset::announced(request, content_type);
     html::Columns {
         utf8: charset.is_some_and(|charset| charset.eq_ignore_ascii_case(b"utf-8")),
-        offset: if settings.local_time {
-            local_offset()
-        } else {
-            0
-        },
+        offset: offset(settings),
         exact_size: settings.exact_size,
     }
 }
@@ -286,8 +306,11 @@ pub(super) fn refused(request: &Request, path: &[u8], error: &io::Error) -> u16 
     }
 }
 
-/// How far the server's time zone is ahead of UTC now, in seconds.
-fn local_offset() -> i64 {
+/// How far the times of a listing are ahead of UTC, in seconds.
+fn offset(settings: AutoIndex) -> i64 {
+    if !settings.local_time {
+        return 0;
+    }
     let now = i64::try_from(engine::wall().as_secs()).unwrap_or(0);
     jiff::Timestamp::from_second(now).map_or(0, |now| {
         i64::from(TimeZone::system().to_offset(now).seconds())

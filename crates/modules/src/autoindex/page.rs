@@ -55,10 +55,6 @@ impl Sort {
 
     /// Folders come first, whatever the order.
     fn compare(self, a: &Entry, b: &Entry) -> Ordering {
-        let by_name = |a: &Entry, b: &Entry| {
-            let lower = |entry: &Entry| entry.name.to_ascii_lowercase();
-            lower(a).cmp(&lower(b)).then_with(|| a.name.cmp(&b.name))
-        };
         let order = match self.column {
             Column::Name => by_name(a, b),
             Column::Modified => a.modified.cmp(&b.modified),
@@ -76,6 +72,13 @@ impl Sort {
             .then(order)
             .then_with(|| by_name(a, b))
     }
+}
+
+/// Whatever the case of letters, which decides only between names that are alike otherwise.
+fn by_name(a: &Entry, b: &Entry) -> Ordering {
+    let lower_a = a.name.iter().map(u8::to_ascii_lowercase);
+    let lower_b = b.name.iter().map(u8::to_ascii_lowercase);
+    lower_a.cmp(lower_b).then_with(|| a.name.cmp(&b.name))
 }
 
 /// The styles of the page.
