@@ -6,6 +6,12 @@ use quick_xml::events::Event;
 use quick_xml::name::{Namespace, ResolveResult};
 use quick_xml::reader::NsReader;
 
+/// Most elements that a body may have.
+const ELEMENTS_MAX: usize = 1024;
+
+/// How long a namespace may be, in bytes.
+const NAMESPACE_SIZE_MAX: usize = 1024;
+
 /// Most properties that one request may name.
 const PROPERTIES_MAX: usize = 256;
 
@@ -36,11 +42,11 @@ const DAV: &str = "DAV:";
 
 /// One step through a document: depth counts open elements, this one included.
 struct Element<'a> {
-    name: Name,
+    namespace: &'a str,
+    local: &'a str,
     depth: usize,
     /// Where its content begins.
     content: usize,
-    text: &'a str,
 }
 
 /// Calls `visit` for each element that begins, and `leave` with the place before each end tag.
@@ -54,13 +60,13 @@ fn walk(
     let mut elements = 0;
     loop {
         let before = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
-        let (namespace, event) = reader.read_resolved_event().map_err(|_| Bad)?;
+        let event = reader.read_event().map_err(|_| Bad)?;
+        let content = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
+        let (namespace, event) = reader.resolver().resolve_event(event);
         let namespace = match namespace {
-            ResolveResult::Bound(Namespace(name)) => {
-                String::from_utf8_lossy(name.as_ref()).into_owned()
-            }
-            ResolveResult::Unbound => String::new(),
-            ResolveResult::Unknown(_) => return Err(Bad),
+            ResolveResult::Bound(Namespace(name)) if name.len() <= NAMESPACE_SIZE_MAX => name,
+            ResolveResult::Unbound => "",
+            ResolveResult::Bound(_) | ResolveResult::Unknown(_) => return Err(Bad),
         };
         let (start, empty) = match event {
             Event::Start(start) => (start, false),
@@ -83,13 +89,14 @@ fn walk(
             }
         }
         elements += 1;
-        let local = start.local_name().as_ref().to_owned();
-        let content = usize::try_from(reader.buffer_position()).map_err(|_| Bad)?;
+        if elements > ELEMENTS_MAX {
+            return Err(Bad);
+        }
         visit(&Element {
-            name: Name { namespace, local },
+            namespace,
+            local: start.local_name().into_inner(),
             depth: depth + 1,
             content,
-            text,
         })?;
         if empty {
             leave(depth + 1, content);
@@ -110,21 +117,26 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
     walk(
         text,
         |element| {
-            let name = &element.name;
-            let is_dav = name.namespace == DAV;
+            let Element {
+                namespace, local, ..
+            } = *element;
+            let is_dav = namespace == DAV;
             match element.depth {
-                1 if is_dav && name.local == "propfind" => {}
+                1 if is_dav && local == "propfind" => {}
                 1 => return Err(Bad),
-                2 if is_dav && name.local == "allprop" => wanted = Some(Wanted::All),
-                2 if is_dav && name.local == "propname" => wanted = Some(Wanted::Names),
-                2 if is_dav && name.local == "prop" => wanted = Some(Wanted::These(Vec::new())),
+                2 if is_dav && local == "allprop" => wanted = Some(Wanted::All),
+                2 if is_dav && local == "propname" => wanted = Some(Wanted::Names),
+                2 if is_dav && local == "prop" => wanted = Some(Wanted::These(Vec::new())),
                 3 => {
                     if let Some(Wanted::These(names)) = &mut wanted {
-                        size += name.namespace.len() + name.local.len();
+                        size += namespace.len() + local.len();
                         if names.len() >= PROPERTIES_MAX || size > NAMES_SIZE_MAX {
                             return Err(Bad);
                         }
-                        names.push(name.clone());
+                        names.push(Name {
+                            namespace: namespace.to_owned(),
+                            local: local.to_owned(),
+                        });
                     }
                 }
                 _ => {}
@@ -158,11 +170,10 @@ pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
     walk(
         text,
         |element| {
-            let Name { namespace, local } = &element.name;
-            if namespace != DAV && element.depth < 3 {
+            if element.namespace != DAV && element.depth < 3 {
                 return Err(Bad);
             }
-            match (element.depth, local.as_str()) {
+            match (element.depth, element.local) {
                 (1, "lockinfo") => {}
                 (1, _) => return Err(Bad),
                 (2, "owner") => {
@@ -173,7 +184,6 @@ pub(super) fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Bad> {
                 (3, "write") => info.write = true,
                 _ => {}
             }
-            let _ = element.text;
             Ok(())
         },
         |depth, at| {
@@ -234,11 +244,18 @@ mod tests {
 
     #[test]
     fn what_is_no_propfind_is_refused() {
-        // Three names of one namespace, which is in the request only once.
         let long_names = format!(
             "<D:propfind xmlns:D=\"DAV:\" xmlns:z=\"{}\"><D:prop>{}</D:prop></D:propfind>",
-            "u".repeat(30_000),
-            "<z:a/>".repeat(3)
+            "u".repeat(1000),
+            "<z:a/>".repeat(100)
+        );
+        let long_namespace = format!(
+            "<D:propfind xmlns:D=\"DAV:\" xmlns:z=\"{}\"><D:allprop/><z:a/></D:propfind>",
+            "u".repeat(NAMESPACE_SIZE_MAX + 1)
+        );
+        let many_elements = format!(
+            "<D:propfind xmlns:D=\"DAV:\"><D:allprop/>{}</D:propfind>",
+            "<a/>".repeat(ELEMENTS_MAX)
         );
         for body in [
             &b"<propfind"[..],
@@ -249,6 +266,8 @@ mod tests {
             b"<!DOCTYPE x [<!ENTITY a \"b\">]><propfind xmlns=\"DAV:\"><allprop/></propfind>",
             b"\xff",
             long_names.as_bytes(),
+            long_namespace.as_bytes(),
+            many_elements.as_bytes(),
         ] {
             assert_eq!(
                 propfind(body),
@@ -268,5 +287,10 @@ mod tests {
         assert!(info.exclusive && info.write);
         assert_eq!(info.owner, "mailto:a@b");
         assert_eq!(lock_info(b"<x/>"), Err(Bad));
+        let many_elements = format!(
+            "<lockinfo xmlns=\"DAV:\"><owner>{}</owner></lockinfo>",
+            "<a/>".repeat(ELEMENTS_MAX)
+        );
+        assert_eq!(lock_info(many_elements.as_bytes()), Err(Bad));
     }
 }
