@@ -176,6 +176,33 @@ fn a_lock_that_comes_before_the_body_holds() {
 }
 
 #[test]
+fn a_small_propfind_gets_no_huge_answer() {
+    let Some(server) = start() else { return };
+    for number in 0..200 {
+        server.write(&format!("plain/{number}"), b"");
+    }
+    let listed = |names: &str| {
+        let body = format!(
+            "<propfind xmlns=\"DAV:\" xmlns:a=\"urn:{}\"><prop>{names}</prop></propfind>",
+            "x".repeat(900)
+        );
+        ask(&server, "PROPFIND", "/plain/", "Depth: 1\r\n", &body)
+    };
+    // The namespace stands once in the answer, whatever it has of it.
+    let answer = listed("<a:b/><a:b/><a:c/><d xmlns=\"\"/><nothing/>");
+    assert!(answer.starts_with("HTTP/1.1 207"), "{answer}");
+    assert_eq!(answer.matches("xmlns:n0=\"urn:xxx").count(), 1, "{answer}");
+    assert_eq!(answer.matches("urn:xxx").count(), 1, "{answer}");
+    for tag in ["<n0:b/>", "<n0:c/>", "<d/>", "<D:nothing/>"] {
+        assert_eq!(answer.matches(tag).count(), 201, "{tag}: {answer}");
+    }
+    let long = "y".repeat(200);
+    let names = (0..256).map(|number| format!("<a:{long}{number}/>"));
+    let answer = listed(&names.collect::<String>());
+    assert!(answer.starts_with("HTTP/1.1 507"), "{}", answer.len());
+}
+
+#[test]
 fn litmus_and_cadaver_are_content() {
     let Some(server) = start() else { return };
     let url = format!("http://127.0.0.1:{}/dav/", server.port);

@@ -14,15 +14,16 @@ use proto::uri::{self, Escape};
 use proto::{date, etag};
 
 use super::locks::{Lock, Locks};
-use super::xml::{Name, Wanted};
+use super::xml::{DAV, Name, Wanted};
 
 pub(super) const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\" ?>\n";
 
 /// How many entries of a directory are listed; more are answered with 507.
 const ENTRIES_MAX: usize = 65_536;
 
-/// How long an answer may get, in bytes; a longer one is answered with 507.
-const ANSWER_SIZE_MAX: usize = 64 * 1024 * 1024;
+/// How long an answer may get, in bytes; a longer one is answered with 507. It is held whole, and has room for all that is known
+/// of ten thousand files.
+const ANSWER_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// The properties that a resource may have, all of them of WebDAV itself.
 const PROPERTIES: [&str; 9] = [
@@ -67,20 +68,51 @@ pub(super) fn answer(asked: &Asked) -> Result<String, Failure> {
         error,
     })?;
     let mut text = String::from(PROLOGUE);
-    text.push_str("<D:multistatus xmlns:D=\"DAV:\">\n");
+    text.push_str("<D:multistatus xmlns:D=\"DAV:\"");
+    let tags = match &asked.wanted {
+        Wanted::These(names) => declare(names, &mut text),
+        Wanted::All | Wanted::Names => Vec::new(),
+    };
+    text.push_str(">\n");
     let mut uri = asked.uri.clone();
     if found.is_dir() && !uri.ends_with(b"/") {
         uri.push(b'/');
     }
-    write_resource(asked, &asked.path, &uri, &found, &mut text);
+    write_resource(asked, &tags, &asked.path, &uri, &found, &mut text);
     if asked.list && found.is_dir() {
-        list(asked, &uri, &mut text)?;
+        list(asked, &tags, &uri, &mut text)?;
     }
     text.push_str("</D:multistatus>\n");
+    // It may wait for a slow client.
+    text.shrink_to_fit();
     Ok(text)
 }
 
-fn list(asked: &Asked, uri: &[u8], text: &mut String) -> Result<(), Failure> {
+/// Declares the namespaces of these names, each once; gives the tag that each name has by that.
+fn declare(names: &[Name], text: &mut String) -> Vec<String> {
+    let mut namespaces: Vec<&str> = Vec::new();
+    let mut tags = Vec::with_capacity(names.len());
+    for Name { namespace, local } in names {
+        let known = namespaces.iter().position(|known| known == namespace);
+        tags.push(match (namespace.as_str(), known) {
+            ("", _) => local.clone(),
+            (DAV, _) => format!("D:{local}"),
+            (_, Some(number)) => format!("n{number}:{local}"),
+            (namespace, None) => {
+                let number = namespaces.len();
+                namespaces.push(namespace);
+                // The parser has checked the name; the namespace may hold anything.
+                text.push_str(&format!(" xmlns:n{number}=\""));
+                write_text(namespace, text);
+                text.push('"');
+                format!("n{number}:{local}")
+            }
+        });
+    }
+    tags
+}
+
+fn list(asked: &Asked, tags: &[String], uri: &[u8], text: &mut String) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure {
         status: 500,
         call: "opendir()",
@@ -100,7 +132,7 @@ fn list(asked: &Asked, uri: &[u8], text: &mut String) -> Result<(), Failure> {
         if found.is_dir() {
             child.push(b'/');
         }
-        write_resource(asked, &path, &child, &found, text);
+        write_resource(asked, tags, &path, &child, &found, text);
         if text.len() > ANSWER_SIZE_MAX {
             return Err(too_much());
         }
@@ -116,13 +148,21 @@ fn too_much() -> Failure {
     }
 }
 
-fn write_resource(asked: &Asked, path: &Path, uri: &[u8], found: &Metadata, text: &mut String) {
+/// Appends what is known of a file; `tags` are those of the names that are asked for.
+fn write_resource(
+    asked: &Asked,
+    tags: &[String],
+    path: &Path,
+    uri: &[u8],
+    found: &Metadata,
+    text: &mut String,
+) {
     let mut href = Vec::with_capacity(uri.len());
     uri::escape(uri, Escape::Uri, &mut href);
     text.push_str("<D:response>\n<D:href>");
     write_text(&String::from_utf8_lossy(&href), text);
     text.push_str("</D:href>\n<D:propstat>\n<D:prop>\n");
-    let mut missing: Vec<&Name> = Vec::new();
+    let mut missing: Vec<&str> = Vec::new();
     match &asked.wanted {
         Wanted::All => {
             for name in PROPERTIES {
@@ -135,11 +175,11 @@ fn write_resource(asked: &Asked, path: &Path, uri: &[u8], found: &Metadata, text
             }
         }
         Wanted::These(names) => {
-            for name in names {
-                let known = name.namespace == "DAV:"
+            for (name, tag) in names.iter().zip(tags) {
+                let known = name.namespace == DAV
                     && write_property(asked, &name.local, path, uri, found, text);
                 if !known {
-                    missing.push(name);
+                    missing.push(tag);
                 }
             }
         }
@@ -147,11 +187,8 @@ fn write_resource(asked: &Asked, path: &Path, uri: &[u8], found: &Metadata, text
     text.push_str("</D:prop>\n<D:status>HTTP/1.1 200 OK</D:status>\n</D:propstat>\n");
     if !missing.is_empty() {
         text.push_str("<D:propstat>\n<D:prop>\n");
-        for name in missing {
-            // The parser has checked the name; the namespace may hold anything.
-            text.push_str(&format!("<x:{} xmlns:x=\"", name.local));
-            write_text(&name.namespace, text);
-            text.push_str("\"/>\n");
+        for tag in missing {
+            text.push_str(&format!("<{tag}/>\n"));
         }
         text.push_str("</D:prop>\n<D:status>HTTP/1.1 404 Not Found</D:status>\n</D:propstat>\n");
     }

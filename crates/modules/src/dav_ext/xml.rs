@@ -15,10 +15,6 @@ const NAMESPACE_SIZE_MAX: usize = 1024;
 /// Most properties that one request may name.
 const PROPERTIES_MAX: usize = 256;
 
-/// How long their names may be together, in bytes. A namespace is written once for all of them in a
-/// request, and with each of them in the answer.
-const NAMES_SIZE_MAX: usize = 64 * 1024;
-
 /// The body is no XML, or not what its method wants.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bad;
@@ -35,10 +31,12 @@ pub(super) struct Name {
 pub(super) enum Wanted {
     All,
     Names,
+    /// Each once.
     These(Vec<Name>),
 }
 
-const DAV: &str = "DAV:";
+/// The namespace of WebDAV itself.
+pub(super) const DAV: &str = "DAV:";
 
 /// One step through a document: depth counts open elements, this one included.
 struct Element<'a> {
@@ -113,7 +111,6 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
     }
     let text = std::str::from_utf8(body).map_err(|_| Bad)?;
     let mut wanted = None;
-    let mut size = 0;
     walk(
         text,
         |element| {
@@ -128,9 +125,11 @@ pub(super) fn propfind(body: &[u8]) -> Result<Wanted, Bad> {
                 2 if is_dav && local == "propname" => wanted = Some(Wanted::Names),
                 2 if is_dav && local == "prop" => wanted = Some(Wanted::These(Vec::new())),
                 3 => {
-                    if let Some(Wanted::These(names)) = &mut wanted {
-                        size += namespace.len() + local.len();
-                        if names.len() >= PROPERTIES_MAX || size > NAMES_SIZE_MAX {
+                    let is_same = |name: &Name| name.local == local && name.namespace == namespace;
+                    if let Some(Wanted::These(names)) = &mut wanted
+                        && !names.iter().any(is_same)
+                    {
+                        if names.len() >= PROPERTIES_MAX {
                             return Err(Bad);
                         }
                         names.push(Name {
@@ -228,7 +227,7 @@ mod tests {
             propfind(br#"<D:propfind xmlns:D="DAV:"><D:propname/></D:propfind>"#),
             Ok(Wanted::Names)
         );
-        let named = br#"<D:propfind xmlns:D="DAV:" xmlns:z="urn:z"><D:prop><D:getetag/><z:x/></D:prop></D:propfind>"#;
+        let named = br#"<D:propfind xmlns:D="DAV:" xmlns:z="urn:z"><D:prop><D:getetag/><z:x/><z:x/></D:prop></D:propfind>"#;
         let name = |namespace: &str, local: &str| Name {
             namespace: namespace.into(),
             local: local.into(),
@@ -244,10 +243,10 @@ mod tests {
 
     #[test]
     fn what_is_no_propfind_is_refused() {
-        let long_names = format!(
-            "<D:propfind xmlns:D=\"DAV:\" xmlns:z=\"{}\"><D:prop>{}</D:prop></D:propfind>",
-            "u".repeat(1000),
-            "<z:a/>".repeat(100)
+        let names = (0..=PROPERTIES_MAX).map(|number| format!("<z:a{number}/>"));
+        let many_names = format!(
+            "<D:propfind xmlns:D=\"DAV:\" xmlns:z=\"z\"><D:prop>{}</D:prop></D:propfind>",
+            names.collect::<String>()
         );
         let long_namespace = format!(
             "<D:propfind xmlns:D=\"DAV:\" xmlns:z=\"{}\"><D:allprop/><z:a/></D:propfind>",
@@ -265,7 +264,7 @@ mod tests {
             b"<D:propfind xmlns:D=\"DAV:\"><D:prop><bar:foo xmlns:bar=\"\"/></D:prop></D:propfind>",
             b"<!DOCTYPE x [<!ENTITY a \"b\">]><propfind xmlns=\"DAV:\"><allprop/></propfind>",
             b"\xff",
-            long_names.as_bytes(),
+            many_names.as_bytes(),
             long_namespace.as_bytes(),
             many_elements.as_bytes(),
         ] {
