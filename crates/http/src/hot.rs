@@ -236,6 +236,7 @@ impl HotCache {
     }
 
     fn insert(&mut self, key: (u32, Vec<u8>), entry: Entry) {
+        self.remove(&key);
         if self.make_room(entry.cost()) {
             self.entries.insert(key, entry);
         }
@@ -798,10 +799,14 @@ fn is_wanted(request: &Request) -> bool {
         && request.method == Method::Get
 }
 
-/// Counts a use of the path; true from the one on that makes it worth keeping.
+/// Counts a use of the path; true from the one on that makes it worth keeping. What is kept already stays, as for requests that
+/// it cannot answer: before each use its path is looked at, and it is forgotten where it no longer holds.
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
     let mut cache = request.http.hot.borrow_mut();
+    if cache.entries.contains_key(&key) {
+        return false;
+    }
     if cache.uses.len() >= USES_COUNTED_MAX {
         cache.uses.clear();
     }
@@ -826,4 +831,54 @@ fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_typ
     };
     let key = (request.plan.id, request.uri.clone());
     request.http.hot.borrow_mut().insert(key, entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::testing::{Folder, another, serve, site};
+
+    /// Calls `work` with a request for `/file` below a folder, and the path of that file, which has so many bytes.
+    fn with_file<T>(size: usize, work: impl AsyncFnOnce(Request, PathBuf) -> T) -> T {
+        let folder = Folder::with_files();
+        let path = folder.0.join("file");
+        std::fs::write(&path, vec![b'x'; size]).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1000))
+            .unwrap();
+        let text = site(&format!("root {};", folder.0.display()));
+        serve(&text, "GET /file HTTP/1.1", async |request| {
+            work(request, path).await
+        })
+    }
+
+    /// Offers the file, as its handler does that has opened it.
+    async fn offer_file(request: &Request, path: &std::path::Path) {
+        let (file, metadata) = engine::file::open(path).await.unwrap();
+        offer(request, path.as_os_str().as_bytes(), &file, &metadata).await;
+    }
+
+    #[test]
+    fn what_is_kept_is_not_wanted_again_and_counts_once() {
+        with_file(1000, async |request, path| {
+            let (_, metadata) = engine::file::open(&path).await.unwrap();
+            assert!(!wants(&request, &metadata) && wants(&request, &metadata));
+            offer_file(&request, &path).await;
+            let size = request.http.hot.borrow().size;
+            for _ in 0..2 * USES_BEFORE_KEPT {
+                assert!(!wants(&request, &metadata));
+            }
+            // Another request has begun to read the file before it was kept.
+            offer_file(&request, &path).await;
+            assert_eq!(request.http.hot.borrow().size, size);
+            // Once the file has changed, it is forgotten, and then wanted like any other.
+            std::fs::write(&path, "new").unwrap();
+            assert!(respond(&mut another(&request, "GET /file HTTP/1.1")).is_none());
+            assert_eq!(request.http.hot.borrow().size, 0);
+            assert!(!wants(&request, &metadata) && wants(&request, &metadata));
+        });
+    }
 }
