@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base::hash::Map;
 
 /// How long a path counts as one that the kernel has in memory, after it was last looked at.
-const SEEN_FOR: Duration = Duration::from_secs(10);
+pub const SEEN_FOR: Duration = Duration::from_secs(10);
 
 /// Paths that a thread remembers; variables in them may name any number.
 const PATHS_MAX: usize = 256;

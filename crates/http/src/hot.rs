@@ -15,7 +15,8 @@ use std::time::Duration;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::Buffer;
-use engine::file::{File, Metadata, stat_now};
+use engine::file::{File, Metadata, stat_in_memory, stat_now};
+use framework::warm;
 use proto::h1::{BodyLength, Version, body_length};
 use proto::h2::frame::{HEAD_LENGTH, SIZE_MAX_AT_FIRST};
 use proto::header;
@@ -58,6 +59,8 @@ struct Entry {
     origin: Origin,
     /// When it was last confirmed, as [`engine::uptime`] counts.
     confirmed: Duration,
+    /// When its path was last looked at, here or on the long way.
+    looked_at: Duration,
     /// The response in each form.
     responses: Forms,
     /// The same for a client that has the file already: 304.
@@ -316,6 +319,7 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
     "`debug_connection` names its client",
     "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",
     "its connection of HTTP/1 ends with it, and its client has sent more behind it, or `lingering_close` is `always`",
+    "its file has not been looked at for ten seconds, and it may take the disk to do so",
 ];
 
 /// Which responses [`wants`] and [`offer_missing`] leave, and [`respond`] that of a 404.
@@ -514,10 +518,6 @@ fn answer(
     to: &mut impl Leaves,
 ) -> Option<After> {
     let entry = cache.entries.get_mut(key)?;
-    let Some(until) = confirm(entry, &request.plan) else {
-        cache.remove(key);
-        return None;
-    };
     let status = match &entry.origin {
         Origin::Missing if error_page::is_padded(request) => return None,
         Origin::Missing => 404,
@@ -553,6 +553,14 @@ fn answer(
     if !permit(request, prebuilt) {
         return None;
     }
+    let until = match confirm(entry, &request.plan) {
+        Confirmation::Holds { until } => until,
+        Confirmation::TakesTheDisk => return None,
+        Confirmation::Over => {
+            cache.remove(key);
+            return None;
+        }
+    };
     request.response.status = status;
     request.course.root_tested = matches!(entry.origin, Origin::File { .. });
     if let Some(part) = part {
@@ -718,9 +726,18 @@ pub fn leave(request: &mut Request, response: &Dated, form: Form) -> After {
     After::KeepAlive
 }
 
-/// Whether the path still holds what the response says: until when that need not be asked again,
-/// or `None` if it no longer does.
-fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
+/// What a look at its path says of a kept response.
+enum Confirmation {
+    /// The path still holds what it says; that need not be asked again before this moment.
+    Holds { until: Duration },
+    /// It no longer does.
+    Over,
+    /// To look might take the disk.
+    TakesTheDisk,
+}
+
+/// Looks at the path of a kept response, unless it may be believed without.
+fn confirm(entry: &mut Entry, plan: &Plan) -> Confirmation {
     let now = engine::uptime();
     let cache = &plan.open_file_cache;
     let valid = match &entry.origin {
@@ -729,17 +746,28 @@ fn confirm(entry: &mut Entry, plan: &Plan) -> Option<Duration> {
     };
     let valid = valid.unwrap_or_default();
     if now.saturating_sub(entry.confirmed) < valid {
-        return Some(entry.confirmed + valid);
+        let until = entry.confirmed + valid;
+        return Confirmation::Holds { until };
     }
+    let found = match now.saturating_sub(entry.looked_at) <= warm::SEEN_FOR {
+        true => stat_now(&entry.path),
+        false => match stat_in_memory(&entry.path) {
+            Some(found) => found,
+            None => return Confirmation::TakesTheDisk,
+        },
+    };
     entry.confirmed = now;
-    let found = stat_now(&entry.path);
+    entry.looked_at = now;
     let holds = match &entry.origin {
         Origin::File { identity, .. } => {
             found.is_ok_and(|metadata| Identity::from(&metadata) == *identity)
         }
         Origin::Missing => found.is_err_and(|error| is_missing(&error)),
     };
-    holds.then(|| now + valid)
+    match holds {
+        true => Confirmation::Holds { until: now + valid },
+        false => Confirmation::Over,
+    }
 }
 
 fn is_missing(error: &std::io::Error) -> bool {
@@ -804,7 +832,8 @@ fn is_wanted(request: &Request) -> bool {
 fn is_used_often(request: &Request) -> bool {
     let key = (request.plan.id, request.uri.clone());
     let mut cache = request.http.hot.borrow_mut();
-    if cache.entries.contains_key(&key) {
+    if let Some(entry) = cache.entries.get_mut(&key) {
+        entry.looked_at = engine::uptime(); // its handler has just done so, or has it open
         return false;
     }
     if cache.uses.len() >= USES_COUNTED_MAX {
@@ -820,10 +849,12 @@ fn is_used_often(request: &Request) -> bool {
 }
 
 fn keep(request: &Request, path: &[u8], origin: Origin, body: Bytes, content_type: Option<Bytes>) {
+    let now = engine::uptime();
     let entry = Entry {
         path: Request::path_of(path),
         origin,
-        confirmed: engine::uptime(),
+        confirmed: now,
+        looked_at: now,
         responses: Forms::default(),
         unmodified: Forms::default(),
         body: Bytes::copy_from_slice(&body),
@@ -879,6 +910,31 @@ mod tests {
             assert!(respond(&mut another(&request, "GET /file HTTP/1.1")).is_none());
             assert_eq!(request.http.hot.borrow().size, 0);
             assert!(!wants(&request, &metadata) && wants(&request, &metadata));
+        });
+    }
+
+    #[test]
+    fn after_ten_seconds_a_path_is_looked_at_only_where_that_takes_no_disk() {
+        with_file(1000, async |request, path| {
+            offer_file(&request, &path).await;
+            // A path that the kernel has never met, so that it has to ask the file system.
+            let unmet = another(&request, "GET /unmet HTTP/1.1");
+            let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+            let unmet_path = path.with_file_name("unmet");
+            for _ in 0..USES_BEFORE_KEPT {
+                offer_missing(&unmet, unmet_path.as_os_str().as_bytes(), &missing);
+            }
+            let answers = |uri: &str| {
+                let mut one = another(&request, &format!("GET {uri} HTTP/1.1"));
+                respond(&mut one).is_some()
+            };
+            engine::sleep(warm::SEEN_FOR + Duration::from_secs(1)).await;
+            // Some kernels cannot tell what takes the disk; there both are looked at.
+            let in_memory = [&unmet_path, &path].map(|path| stat_in_memory(path).is_some());
+            assert_eq!([answers("/unmet"), answers("/file")], in_memory);
+            // The long way looks at it, and what is kept answers again.
+            offer_missing(&unmet, unmet_path.as_os_str().as_bytes(), &missing);
+            assert!(answers("/unmet"));
         });
     }
 }
