@@ -97,7 +97,7 @@ impl Sent {
         let dated = Dated {
             second: self.second,
             head_length: self.head_length,
-            bytes: self.bytes.into(),
+            bytes: self.bytes.into_boxed_slice().into(), // as long as it counts
         };
         let mut cache = request.http.hot.borrow_mut();
         let mut kept = cache.take_constant(request.plan.id).unwrap_or(constant);

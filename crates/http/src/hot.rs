@@ -45,12 +45,18 @@ pub const CACHE_SIZE_MAX: usize = 32 * 1024 * 1024;
 /// One copy more may exceed it.
 const COPIES_MAX: usize = 64 * 1024;
 
+/// How much room a head gets that has not been written yet, in bytes.
+const HEAD_ROOM: usize = 512;
+
 /// How often a file must have been asked for before its response is kept: a crawl through a
 /// large site does not push out what is hot.
 const USES_BEFORE_KEPT: u32 = 2;
 
 /// Paths whose uses are counted before they are kept.
 const USES_COUNTED_MAX: usize = 4096;
+
+/// What a response is kept by: the plan and the path of its request.
+type Key = (u32, Vec<u8>);
 
 /// The complete response for one path.
 struct Entry {
@@ -217,9 +223,9 @@ impl From<&Metadata> for Identity {
 /// One thread's kept responses of one generation.
 #[derive(Default)]
 pub struct HotCache {
-    entries: Map<(u32, Vec<u8>), Entry>,
+    entries: Map<Key, Entry>,
     /// Uses of paths that are not kept yet.
-    uses: Map<(u32, Vec<u8>), u32>,
+    uses: Map<Key, u32>,
     /// Answers of scopes that always give the same, by plan.
     constants: Map<u32, Constant>,
     size: usize,
@@ -232,15 +238,15 @@ impl HotCache {
         *self = HotCache::default();
     }
 
-    fn remove(&mut self, key: &(u32, Vec<u8>)) {
+    fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
-            self.size = self.size.saturating_sub(entry.cost());
+            self.size = self.size.saturating_sub(entry.cost(key));
         }
     }
 
-    fn insert(&mut self, key: (u32, Vec<u8>), entry: Entry) {
+    fn insert(&mut self, key: Key, entry: Entry) {
         self.remove(&key);
-        if self.make_room(entry.cost()) {
+        if self.make_room(entry.cost(&key)) {
             self.entries.insert(key, entry);
         }
     }
@@ -279,10 +285,26 @@ impl HotCache {
     }
 }
 
-impl Entry {
+impl Dated {
+    /// Bytes that it takes, or a few more: the room for its head may have grown to twice its size.
     fn cost(&self) -> usize {
-        // Body, two responses and the bookkeeping.
-        self.body.len() * 3 + self.path.as_os_str().len() * 2 + 1024
+        HEAD_ROOM + self.head_length + self.bytes.len()
+    }
+}
+
+impl Entry {
+    /// Bytes that it takes with its key and what has been written of it, or a few more.
+    fn cost(&self, key: &Key) -> usize {
+        let etag = match &self.origin {
+            Origin::File { etag, .. } => etag.as_ref().map_or(0, Bytes::len),
+            Origin::Missing => 0,
+        };
+        let names = key.1.len() + self.path.as_os_str().len();
+        let responses = self.responses.iter().chain(&self.unmodified).flatten();
+        let responses: usize = responses.map(Dated::cost).sum();
+        // A table that has just grown is half empty.
+        let place = 2 * size_of::<(Key, Entry)>();
+        place + names + etag + self.content_type.len() + self.body.len() + responses
     }
 
     /// The response as it was written last.
@@ -501,6 +523,9 @@ fn look_up(request: &mut Request, to: &mut impl Leaves) -> Option<After> {
     path.extend_from_slice(&request.uri);
     let key = (request.plan.id, path);
     let after = answer(request, &mut cache, &key, to);
+    if cache.size > CACHE_SIZE_MAX {
+        cache.clear(); // what has just been written was too much
+    }
     cache.scratch = key.1;
     after
 }
@@ -514,7 +539,7 @@ fn permits_of(request: &Request) -> impl Iterator<Item = &Permits> {
 fn answer(
     request: &mut Request,
     cache: &mut HotCache,
-    key: &(u32, Vec<u8>),
+    key: &Key,
     to: &mut impl Leaves,
 ) -> Option<After> {
     let entry = cache.entries.get_mut(key)?;
@@ -575,7 +600,9 @@ fn answer(
     let is_current = kept.is_some_and(|kept| kept.second == second);
     let logs_response = request.plan.phases.endings_read_response;
     if !is_current {
+        let cost = entry.cost(key);
         renew(entry, request, second, form);
+        cache.size = cache.size.saturating_sub(cost) + entry.cost(key);
     } else if logs_response {
         let body_length = match status {
             304 => 0,
@@ -665,7 +692,7 @@ fn write(request: &mut Request, entry: &Entry, body: &[u8], second: u64, form: F
         _ => entry.body.len() as u64,
     };
     describe(request, &entry.origin, &entry.content_type, whole);
-    let mut bytes = Vec::with_capacity(512 + body.len());
+    let mut bytes = Vec::with_capacity(HEAD_ROOM + body.len());
     match form {
         Form::Http2 => http2::head::write(request, &mut bytes),
         Form::Ending | Form::KeptAlive => {
@@ -677,6 +704,7 @@ fn write(request: &mut Request, entry: &Entry, body: &[u8], second: u64, form: F
         }
     }
     let head_length = bytes.len();
+    bytes.reserve_exact(body.len());
     bytes.extend_from_slice(body);
     Dated {
         second,
@@ -935,6 +963,69 @@ mod tests {
             // The long way looks at it, and what is kept answers again.
             offer_missing(&unmet, unmet_path.as_os_str().as_bytes(), &missing);
             assert!(answers("/unmet"));
+        });
+    }
+
+    /// Takes a response of any form, for no client.
+    struct InForm(Form);
+
+    impl Leaves for InForm {
+        fn form(&self, _: bool) -> Form {
+            self.0
+        }
+
+        fn leave(&mut self, _: &Request, _: &Dated) {}
+    }
+
+    /// Asks for what is kept, and for a 304 of it, in every form; how often it answers.
+    fn ask_in_every_form(request: &Request, uri: &str) -> usize {
+        let mut answered = 0;
+        let date = "Thu, 01 Jan 1970 00:16:40 GMT";
+        let conditional = format!("GET {uri} HTTP/1.1\r\nIf-Modified-Since: {date}");
+        for head in [format!("GET {uri} HTTP/1.1"), conditional] {
+            for form in [Form::Ending, Form::KeptAlive, Form::Http2] {
+                let mut one = another(request, &head);
+                answered += usize::from(respond_through(&mut one, &mut InForm(form)).is_some());
+            }
+        }
+        answered
+    }
+
+    #[test]
+    fn all_that_is_kept_counts() {
+        let size = FILE_SIZE_MAX as usize;
+        with_file(size, async |request, path| {
+            offer_file(&request, &path).await;
+            assert_eq!(ask_in_every_form(&request, "/file"), 6);
+            let mut cache = request.http.hot.borrow_mut();
+            let entry = cache.entries.values().next().unwrap();
+            let written = entry.responses.iter().chain(&entry.unmodified).flatten();
+            let written: Vec<usize> = written.map(|dated| dated.bytes.len()).collect();
+            assert_eq!(written.len(), 6);
+            assert!(cache.size >= size + written.iter().sum::<usize>());
+            let key = (request.plan.id, request.uri.clone());
+            cache.remove(&key);
+            assert_eq!(cache.size, 0);
+        });
+    }
+
+    #[test]
+    fn what_is_written_of_kept_responses_stays_within_the_bound() {
+        let size = FILE_SIZE_MAX as usize;
+        with_file(size, async |request, path| {
+            let (file, metadata) = engine::file::open(&path).await.unwrap();
+            let path = path.as_os_str().as_bytes();
+            for number in 0..CACHE_SIZE_MAX / size / 2 {
+                let uri = format!("/{number}");
+                let one = another(&request, &format!("GET {uri} HTTP/1.1"));
+                offer(&one, path, &file, &metadata).await;
+                // Until there is no more room and all is forgotten.
+                assert!(ask_in_every_form(&request, &uri) > 0);
+                let cache = request.http.hot.borrow();
+                let costs = cache.entries.iter().map(|(key, entry)| entry.cost(key));
+                assert_eq!(costs.sum::<usize>(), cache.size);
+                assert!(cache.size <= CACHE_SIZE_MAX);
+            }
         });
     }
 }
