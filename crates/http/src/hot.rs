@@ -158,8 +158,8 @@ impl Leaves for OfHttp1 {
 #[inline]
 fn push(request: &Request, responses: Bytes) {
     let (stream, core) = (&request.connection.stream, &request.plan.core);
-    stream.set_send_timeout_and_reset(core.send_timeout, core.reset_timedout_connection);
-    stream.push(responses);
+    let resets = core.reset_timedout_connection;
+    stream.push_within(core.send_timeout, resets, responses);
 }
 
 /// What a kept response says of its path.

@@ -199,6 +199,17 @@ impl Transport {
         }
     }
 
+    /// See [`Stream::push_within`].
+    pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
+        match self.session.get() {
+            None => self.stream.push_within(timeout, resets, segment),
+            Some(session) => {
+                self.stream.set_send_timeout_and_reset(timeout, resets);
+                session.push(&self.stream, segment.into());
+            }
+        }
+    }
+
     /// Whether a stretch of a file of so many bytes may be pushed as it is.
     pub fn takes_file(&self, length: u64) -> bool {
         match self.session.get() {

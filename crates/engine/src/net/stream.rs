@@ -165,12 +165,21 @@ impl Stream {
     /// How long the peer may take nothing before [`drained`](Self::drained) and [`finish`](Self::finish) give up. 60 s at
     /// first.
     pub fn set_send_timeout(&self, timeout: Duration) {
-        enter(|worker| worker.set_send_timeout(self.key, timeout, false));
+        enter(|worker| worker.set_send_timeout(self.key, timeout, None));
     }
 
-    /// The same, and whether a peer for which they give up is reset when the connection ends.
+    /// The same, and whether a peer for which they give up is reset when the connection ends: at first it is not.
     pub fn set_send_timeout_and_reset(&self, timeout: Duration, resets: bool) {
-        enter(|worker| worker.set_send_timeout(self.key, timeout, resets));
+        enter(|worker| worker.set_send_timeout(self.key, timeout, Some(resets)));
+    }
+
+    /// [`set_send_timeout_and_reset`](Self::set_send_timeout_and_reset) and [`push`](Self::push) at once.
+    pub fn push_within(&self, timeout: Duration, resets: bool, segment: impl Into<Segment>) {
+        let segment = segment.into();
+        enter(|worker| {
+            worker.set_send_timeout(self.key, timeout, Some(resets));
+            worker.push(self.key, segment);
+        });
     }
 
     /// How many bytes of files are sent in one turn of the loop. 2 MiB at first.

@@ -683,9 +683,9 @@ impl Worker {
         self.streams.get(key).map_or(0, |state| state.backlog)
     }
 
-    pub(crate) fn set_send_timeout(&mut self, key: Key, timeout: Duration, resets: bool) {
+    pub(crate) fn set_send_timeout(&mut self, key: Key, timeout: Duration, resets: Option<bool>) {
         if let Some(state) = self.streams.get_mut(key) {
-            state.resets_late = resets;
+            state.resets_late = resets.unwrap_or(state.resets_late);
             state.send_timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         }
     }

@@ -479,7 +479,6 @@ impl H1 {
         self.head_sent = true;
         self.sendfile = plan.core.sendfile;
         let (stream, core) = (&self.connection.stream, &plan.core);
-        stream.set_send_timeout_and_reset(core.send_timeout, core.reset_timedout_connection);
         stream.set_nopush(core.tcp_nopush);
         let chunk = core.sendfile_max_chunk;
         stream.set_sendfile_chunk(chunk.unwrap_or(SENDFILE_CHUNK_DEFAULT));
@@ -714,8 +713,9 @@ impl Wire for H1 {
         drained
     }
 
-    fn set_send_timeout(&mut self, timeout: Duration) {
-        self.connection.stream.set_send_timeout(timeout);
+    fn set_send_timeout(&mut self, timeout: Duration, resets: bool) {
+        let stream = &self.connection.stream;
+        stream.set_send_timeout_and_reset(timeout, resets);
     }
 
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a

@@ -427,7 +427,7 @@ impl Wire for Stream {
         }
     }
 
-    fn set_send_timeout(&mut self, timeout: Duration) {
+    fn set_send_timeout(&mut self, timeout: Duration, _: bool) {
         self.send_timeout = timeout;
     }
 

@@ -63,8 +63,8 @@ pub trait Wire {
         false
     }
 
-    /// How long the client may take nothing.
-    fn set_send_timeout(&mut self, timeout: Duration);
+    /// How long the client may take nothing, and whether a connection that serves it alone is reset where it takes longer.
+    fn set_send_timeout(&mut self, timeout: Duration, resets: bool);
 
     /// See [`Exchange::client_gone`](super::Exchange::client_gone).
     fn client_gone(&mut self) -> impl Future<Output = Abort>;
@@ -93,7 +93,8 @@ impl Sender {
     /// A head is about to leave: what the location in force says of the response's pace holds from now on.
     pub fn begin(&mut self, wire: &mut impl Wire, request: &mut Request) {
         let plan = Arc::clone(&request.plan);
-        wire.set_send_timeout(plan.core.send_timeout);
+        let resets = plan.core.reset_timedout_connection;
+        wire.set_send_timeout(plan.core.send_timeout, resets);
         if request.client.version() != Version::Http09 {
             // As in nginx it is found out when the head leaves, even if there is nothing that it could hold back.
             let _ = plan.core.limit_rate_of(request);
@@ -386,7 +387,7 @@ mod tests {
             Ok(())
         }
 
-        fn set_send_timeout(&mut self, timeout: Duration) {
+        fn set_send_timeout(&mut self, timeout: Duration, _: bool) {
             self.timeout = timeout;
         }
 

@@ -274,7 +274,7 @@ impl Wire for H2 {
         self.flow.is_gone() && !self.flow.has_ended()
     }
 
-    fn set_send_timeout(&mut self, timeout: Duration) {
+    fn set_send_timeout(&mut self, timeout: Duration, _: bool) {
         self.send_timeout = timeout;
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use engine::net::Stream;
-use engine::sim::Faults;
+use engine::net::{Address, Listener, Stream};
+use engine::sim::{self, Faults};
 
 use crate::client::{ask, connect, end, hear, hear_all, say};
 use crate::random::Random;
@@ -263,6 +263,63 @@ fn reset_timedout_connection_holds_for_the_end_of_a_response() {
         say(&client, head.as_bytes());
         // What is left after so much has been queued, and the request has ended.
         take(&client, 100_000).await?;
+        engine::sleep(Duration::from_secs(10)).await;
+        let rest = hear_all(&client).await;
+        let error = rest.expect_err("a reset");
+        assert!(error.contains("reset by peer"), "{error}");
+        Ok(())
+    });
+}
+
+/// Starts a server at this address that takes one client, and does this with it once it has said so much.
+fn start_other<F: Future<Output = ()> + 'static>(
+    address: &str,
+    until: &'static [u8],
+    then: impl FnOnce(Stream) -> F + 'static,
+) {
+    let (socket, _) = sim::listen(Address::Inet(address.parse().unwrap())).unwrap();
+    engine::spawn(async move {
+        let listener = Listener::new(socket).unwrap();
+        let Ok(stream) = listener.accept().await else {
+            return;
+        };
+        let mut said = Vec::new();
+        while !said.ends_with(until) {
+            match stream.recv(None).await {
+                Ok(bytes) if !bytes.is_empty() => said.extend_from_slice(&bytes),
+                _ => return,
+            }
+        }
+        then(stream).await;
+    });
+}
+
+/// As nginx does (`ngx_http_upstream_process_upgraded`).
+#[test]
+fn reset_timedout_connection_holds_for_a_tunnel() {
+    let lines = "send_timeout 7s; reset_timedout_connection on;
+        server {
+            listen 10.0.0.1:80;
+            server_name tunnel;
+            location / {
+                proxy_pass http://10.0.0.9:8082;
+                proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade;
+                proxy_set_header Connection upgrade;
+            }
+        }";
+    serve_over(NARROW, lines, async |server| {
+        start_other("10.0.0.9:8082", b"\r\n\r\n", |stream: Stream| async move {
+            let head =
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+            say(&stream, head.as_bytes());
+            say(&stream, &b"x".repeat(150_000));
+            let _ = stream.recv(None).await; // until the other end has gone
+        });
+        let client = connect(&server.address).await?;
+        let head = "GET / HTTP/1.1\r\nHost: tunnel\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        say(&client, head.as_bytes());
+        take(&client, 30_000).await?;
         engine::sleep(Duration::from_secs(10)).await;
         let rest = hear_all(&client).await;
         let error = rest.expect_err("a reset");
