@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::pieces::Pieces;
 use bytes::Bytes;
@@ -188,6 +189,10 @@ pub struct RequestBody {
     to_file: bool,
     /// `client_body_in_file_only` of a location that the request has left for one without it.
     left_in_file_only: Option<InFileOnly>,
+    /// Until when more of it must have come, since it was waited for last.
+    waits_until: Option<Instant>,
+    /// That wait was given up and goes on.
+    resumes_wait: bool,
 }
 
 impl RequestBody {
@@ -266,6 +271,22 @@ impl RequestBody {
     /// Bytes received so far.
     pub fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Until when more of it must come, where that is waited for from now on.
+    pub fn wait_until(&mut self, timeout: Duration) -> Instant {
+        let until = match std::mem::take(&mut self.resumes_wait) {
+            true => self.waits_until,
+            false => None,
+        };
+        *self
+            .waits_until
+            .insert(until.unwrap_or_else(|| engine::now() + timeout))
+    }
+
+    /// The next wait for more of it goes on with the last one, which was given up for something that is not the client's doing.
+    pub fn resume_wait(&mut self) {
+        self.resumes_wait = true;
     }
 
     /// Counts received bytes.

@@ -282,7 +282,8 @@ impl H1 {
             if matches!(self.incoming, Incoming::Nothing) {
                 return Ok(None);
             }
-            let deadline = engine::now() + request.plan.core.client_body_timeout;
+            let timeout = request.plan.core.client_body_timeout;
+            let deadline = request.body.wait_until(timeout);
             let received = match self.connection.stream.recv(Some(deadline)).await {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     self.timed_out = true;

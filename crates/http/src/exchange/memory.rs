@@ -289,6 +289,7 @@ impl Stream {
     /// The next part of the body. What is read makes room for more.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
         let timeout = request.plan.core.client_body_timeout;
+        let deadline = request.body.wait_until(timeout);
         let next = self.wait(|flow| {
             if flow.reset {
                 return Some(Err(Abort::Closed(io::ErrorKind::ConnectionReset.into())));
@@ -300,7 +301,7 @@ impl Stream {
                 None => flow.has_ended().then_some(Ok(None)),
             }
         });
-        match either(next, engine::sleep(timeout)).await {
+        match either(next, engine::sleep_until(deadline)).await {
             Either::First(Ok(Some(part))) => {
                 request.body.note_received(part.len() as u64);
                 Ok(Some(part))

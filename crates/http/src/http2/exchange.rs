@@ -75,7 +75,8 @@ impl H2 {
             return Ok(None); // what comes is no body
         }
         let core = Arc::clone(&request.plan.core);
-        let part = upload::next_part(&self.shared, &self.flow, core.client_body_timeout).await?;
+        let deadline = request.body.wait_until(core.client_body_timeout);
+        let part = upload::next_part(&self.shared, &self.flow, deadline).await?;
         let Some(part) = part else {
             request.body.note_end();
             return Ok(None);

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::select::{Either, either};
@@ -44,7 +44,8 @@ impl Upload {
     /// # Errors
     /// As `Exchange::read_body`.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Abort> {
-        let part = next_part(&self.shared, &self.flow, self.timeout).await?;
+        let deadline = engine::now() + self.timeout;
+        let part = next_part(&self.shared, &self.flow, deadline).await?;
         if let Some(part) = &part {
             let (received, length) = (self.received, part.len() as u64);
             self.received += length;
@@ -75,7 +76,7 @@ impl Drop for Upload {
 pub(super) async fn next_part(
     shared: &Shared,
     flow: &Flow,
-    timeout: Duration,
+    deadline: Instant,
 ) -> Result<Option<Bytes>, Abort> {
     shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
     let next = poll_fn(|context| {
@@ -95,7 +96,7 @@ pub(super) async fn next_part(
             }
         })
     });
-    let part = match either(next, engine::sleep(timeout)).await {
+    let part = match either(next, engine::sleep_until(deadline)).await {
         Either::First(part) => part?,
         Either::Second(()) => return Err(Abort::BodyTimedOut),
     };

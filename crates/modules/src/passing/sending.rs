@@ -114,6 +114,7 @@ impl<'a, R: HeadReader> Asked<'a, R> {
         stream.set_nodelay(request.plan.core.tcp_nodelay);
         self.sent += framing.push(request, stream, begun);
         let mut parts = Pieces::new();
+        let mut is_interrupted = false;
         loop {
             self.peer.stream().start_send();
             self.wait_for_peer(request, exchange).await?;
@@ -122,6 +123,10 @@ impl<'a, R: HeadReader> Asked<'a, R> {
                 return Ok(());
             }
             parts.clear();
+            // What the peer says gives the client no more time.
+            if std::mem::take(&mut is_interrupted) {
+                request.body.resume_wait();
+            }
             let reading = request_body::read_some(request, exchange, &mut parts);
             let ended = match either(reading, self.peer.stream().recv(None)).await {
                 Either::First(read) => read.map_err(|refused| match refused {
@@ -130,6 +135,7 @@ impl<'a, R: HeadReader> Asked<'a, R> {
                 })?,
                 Either::Second(early) => {
                     self.take_early(request, exchange, early)?;
+                    is_interrupted = true;
                     continue;
                 }
             };

@@ -1,7 +1,9 @@
 //! Time limits, pacing and graceful ends by the virtual clock.
 
+use std::io;
 use std::time::{Duration, Instant};
 
+use engine::Buffer;
 use engine::net::{Address, Listener, Stream};
 use engine::sim::{self, Faults};
 
@@ -324,6 +326,40 @@ fn reset_timedout_connection_holds_for_a_tunnel() {
         let rest = hear_all(&client).await;
         let error = rest.expect_err("a reset");
         assert!(error.contains("reset by peer"), "{error}");
+        Ok(())
+    });
+}
+
+/// An application that writes to its log all the time gives a silent client no more time.
+#[test]
+fn client_body_timeout_holds_while_an_application_says_something() {
+    let lines = "server {
+            listen 10.0.0.1:80;
+            server_name application;
+            client_body_timeout 7s;
+            location / { fastcgi_pass 10.0.0.9:8082; fastcgi_request_buffering off; }
+        }";
+    serve_over(NARROW, lines, async |server| {
+        let end_of_parameters = b"\x01\x04\x00\x01\x00\x00\x00\x00";
+        start_other(
+            "10.0.0.9:8082",
+            end_of_parameters,
+            |stream: Stream| async move {
+                let is_silent = |received: io::Result<Buffer>| {
+                    received.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+                };
+                let soon = || Some(engine::now() + Duration::from_millis(100));
+                while is_silent(stream.recv(soon()).await) {
+                    say(&stream, b"\x01\x07\x00\x01\x00\x08\x00\x00working\n");
+                }
+            },
+        );
+        let client = connect(&server.address).await?;
+        let head = "POST / HTTP/1.1\r\nHost: application\r\nContent-Length: 10\r\n\r\n";
+        let begun = engine::now();
+        say(&client, head.as_bytes());
+        end(&client).await?;
+        assert_passed(begun, 7);
         Ok(())
     });
 }
