@@ -74,7 +74,7 @@ impl Tenant for Connection {
     fn close_reading(&self) {
         match self.http2() {
             // Its client is told first, and may have begun streams meanwhile. To make room there is no time for that.
-            Some(shared) if self.is_ending() => shared.call(),
+            Some(shared) if self.is_ending() && !self.lingers() => shared.call(),
             _ => self.stream.shutdown_read(),
         }
     }

@@ -29,6 +29,9 @@ use crate::site::{ADDRESS, BEHIND, ECHO, Site};
 /// How long a worker that quits may have something to do: longer than any time limit of its.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// Connections that a worker holds at most.
+pub(crate) const CONNECTIONS_MAX: u64 = 512;
+
 /// What the server behind the site answers.
 const ANSWER_BEHIND: &[u8] =
     b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nbehind";
@@ -63,7 +66,8 @@ impl<'a> Server<'a> {
         let (generation, ids) = generation(&site.configuration("one"), &ended);
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         let counters = Arc::new(Counters::default());
-        let worker = tidegate_server::doors::worker(generation, 512, Arc::clone(&counters));
+        let most = CONNECTIONS_MAX as usize;
+        let worker = tidegate_server::doors::worker(generation, most, Arc::clone(&counters));
         let listeners = ids.into_iter().zip([socket.try_clone().unwrap()]).collect();
         let server = Server {
             worker,

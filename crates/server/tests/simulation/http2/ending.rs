@@ -12,7 +12,7 @@ use super::raw::Raw;
 use super::wish::Wish;
 use super::{SEEDS, all, each};
 use crate::random::Random;
-use crate::server::{Server, simulate, start_behind, start_echo};
+use crate::server::{CONNECTIONS_MAX, Server, simulate, start_behind, start_echo};
 use crate::site::{self, Site};
 use crate::{faults, seeds};
 
@@ -155,6 +155,35 @@ fn who_gives_no_credit_is_not_waited_for() {
         let (what, passed) = (outcome.unwrap_err(), engine::now() - begun);
         assert!(what.contains("ProtocolError"), "{what}");
         assert!(passed.as_secs() == 60, "{passed:?}");
+        server.finish().await.unwrap();
+    });
+}
+
+/// A connection that a reload ends (`worker_shutdown_timeout`) and that lingers is closed for others as any idle one.
+#[test]
+fn who_is_waited_for_at_the_end_makes_room() {
+    let site = Site::new();
+    simulate(1, engine::sim::Faults::default(), async || {
+        let server = Server::start(&site);
+        server.settle().await;
+        let mut talk = Talk::connect(&server.address, Manners::plain(), Random(1))
+            .await
+            .unwrap();
+        talk.ask(vec![Wish::of(&site::small())]).await.unwrap();
+        server.worker.limit_open(Duration::from_secs(4));
+        // The client is told, does not confirm that, and has five seconds from then on.
+        engine::sleep(Duration::from_secs(2)).await;
+        assert_eq!(server.connections(), 1);
+        let mut others = Vec::new();
+        for _ in 1..CONNECTIONS_MAX {
+            others.push(crate::client::connect(&server.address).await.unwrap());
+        }
+        engine::sleep(Duration::from_millis(100)).await;
+        // It and some of those that have said nothing.
+        assert_eq!(server.connections(), CONNECTIONS_MAX - 32);
+        drop((talk, others));
+        // The limit holds the worker until it is over.
+        engine::sleep(Duration::from_secs(4)).await;
         server.finish().await.unwrap();
     });
 }
