@@ -126,6 +126,11 @@ impl Counters {
         self.serial.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The number of the last connection.
+    pub fn last_serial(&self) -> u64 {
+        self.serial.load(Ordering::Relaxed)
+    }
+
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -205,6 +210,7 @@ mod tests {
         assert_eq!((totals.requests, totals.active), (4000, 4000));
         assert_eq!((totals.waiting, totals.reading), (40, 20));
         assert_eq!(totals.writing(), 3940);
+        assert_eq!(counters.last_serial(), 4000);
         assert_eq!(counters.next_serial(), 4001);
     }
 

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::net::Stream;
 
@@ -42,8 +41,8 @@ pub struct Accepted {
 
 /// A connection that is being served, as its thread sees it.
 pub trait Tenant {
-    /// When it was accepted, as [`engine::uptime`] counts.
-    fn accepted(&self) -> Duration;
+    /// Its number, see [`Accepted::serial`].
+    fn serial(&self) -> u64;
 
     /// Whether a generation has the socket that it came by, for its protocol. Connections by one that has gone stay with
     /// the generation before.
@@ -71,6 +70,7 @@ pub trait Tenant {
 #[cfg(test)]
 mod tests {
     use std::fmt::Arguments;
+    use std::time::Duration;
 
     use base::level::Level;
     use bytes::Bytes;
@@ -93,7 +93,6 @@ mod tests {
     struct Session {
         accepted: Accepted,
         word: &'static str,
-        since: Duration,
     }
 
     fn says(local: &Local, listener: &ListenerId, word: &str) -> bool {
@@ -110,7 +109,6 @@ mod tests {
             let session = Rc::new(Session {
                 accepted,
                 word: self.0,
-                since: engine::uptime(),
             });
             let registered = worker.register(&session);
             engine::spawn(async move {
@@ -138,8 +136,8 @@ mod tests {
     }
 
     impl Tenant for Session {
-        fn accepted(&self) -> Duration {
-            self.since
+        fn serial(&self) -> u64 {
+            self.accepted.serial
         }
 
         fn is_known(&self, next: &Local) -> bool {
@@ -248,6 +246,25 @@ mod tests {
             worker.quit();
             worker.end().await;
             assert_eq!(counters.totals().active, 0, "they have left the books");
+        });
+    }
+
+    #[test]
+    fn a_limit_is_for_connections_that_came_before_it() {
+        let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+        runtime.block_on(async {
+            let counters = Arc::new(Counters::default());
+            let no_words = generation(&[]);
+            let worker = Worker::start(no_words, 8, Arc::clone(&counters), Vec::new(), &Silent);
+            let before = counters.next_serial();
+            assert!(!worker.is_ending(before));
+            worker.limit_open(Duration::from_secs(1));
+            // In the same turn of the loop, for which the clock stands still.
+            let later = counters.next_serial();
+            assert!(worker.is_ending(before) && !worker.is_ending(later));
+            worker.quit();
+            assert!(worker.is_ending(later));
+            worker.end().await;
         });
     }
 }

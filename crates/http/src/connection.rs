@@ -257,7 +257,7 @@ impl Connection {
 
     /// Whether it ends with its next response, since its thread ends or a reload has set a limit to it.
     pub fn is_ending(&self) -> bool {
-        self.worker.is_ending(self.client.accepted())
+        self.worker.is_ending(self.client.serial)
     }
 
     /// Whether a reload has taken its listener away.

@@ -1,7 +1,6 @@
 //! The door of addresses that speak HTTP.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
@@ -49,8 +48,8 @@ fn is_known(local: &Local, listener: &ListenerId) -> bool {
 }
 
 impl Tenant for Connection {
-    fn accepted(&self) -> Duration {
-        self.client.accepted()
+    fn serial(&self) -> u64 {
+        self.client.serial
     }
 
     fn is_known(&self, next: &Local) -> bool {

@@ -51,8 +51,8 @@ pub struct Worker {
     idle: RefCell<IdleQueue>,
     connections_max: usize,
     quitting: Cell<bool>,
-    /// What was accepted until this moment of [`engine::uptime`] has a limit.
-    limited_until: Cell<Option<Duration>>,
+    /// Connections up to this number have a limit.
+    limited_until: Cell<Option<u64>>,
     ended: Event,
     /// No client is waited for at the end.
     at_once: Cell<bool>,
@@ -134,11 +134,11 @@ impl Worker {
         Rc::clone(&self.current.borrow())
     }
 
-    /// Whether a connection accepted at this moment of [`engine::uptime`] ends with its next response: the process is
-    /// ending gracefully, or the connection has a [limit](Worker::limit_open).
-    pub fn is_ending(&self, accepted: Duration) -> bool {
+    /// Whether the connection of this number ends with its next response: the process is ending gracefully, or the
+    /// connection has a [limit](Worker::limit_open).
+    pub fn is_ending(&self, serial: u64) -> bool {
         let until = self.limited_until.get();
-        self.quitting.get() || until.is_some_and(|until| accepted <= until)
+        self.quitting.get() || until.is_some_and(|until| serial <= until)
     }
 
     /// The counters of the process.
@@ -280,14 +280,14 @@ impl Worker {
     /// Ends the connections that are open: idle ones now, busy ones after their response, all after this time. Those
     /// accepted later go on.
     pub fn limit_open(self: &Rc<Worker>, limit: Duration) {
-        let until = engine::uptime();
+        let until = self.counters.last_serial();
         self.limited_until.set(Some(until));
         let worker = Rc::clone(self);
         engine::spawn(async move {
             close_idle(Rc::clone(&worker)).await;
             engine::sleep(limit).await;
             for connection in worker.open_connections() {
-                if connection.accepted() <= until {
+                if connection.serial() <= until {
                     connection.abort();
                 }
             }
@@ -398,7 +398,7 @@ impl Worker {
 async fn close_idle(worker: Rc<Worker>) {
     engine::yield_now().await;
     for connection in worker.open_connections() {
-        if !worker.is_ending(connection.accepted()) {
+        if !worker.is_ending(connection.serial()) {
             continue;
         }
         connection.announce_end();
