@@ -426,7 +426,7 @@ mod tests {
         };
         // What was issued earlier is.
         work.plan(&made, Some((over(1), HOUR)));
-        assert!(work.due < now);
+        assert_eq!(work.due, now);
         work.earliest = schedule::earliest(made.validity, now);
         for hours in 2..4 {
             work.plan(&made, Some((over(hours), HOUR)));
