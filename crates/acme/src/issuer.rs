@@ -98,6 +98,16 @@ impl Issuer {
         Some(certificate).filter(|certificate| certificate.is_for(&order.identifiers))
     }
 
+    /// Puts a certificate into the store. That it cannot be is said in the log.
+    fn write(&self, id: &str, certificate: &Certificate) {
+        if let Err(error) = self.store.write(&file_name(id), &certificate.file()) {
+            let text = format_args!(
+                "writing certificate to state directory failed ({error}), order: \"{id}\""
+            );
+            self.log(Level::Warn, text);
+        }
+    }
+
     /// Starts the thread that keeps these orders' certificates fresh.
     ///
     /// # Errors
@@ -180,18 +190,30 @@ impl Work {
         self.ask.map_or(self.due, |ask| ask.min(self.due))
     }
 
-    /// Takes what the store has. It is served, too, unless what is served holds for longer: another process may have put it
-    /// there, and one that could not be written is in memory only.
+    /// Takes what is served or what the store has, whichever holds for longer, and gives it to the other: another process may have
+    /// put a newer one into the store, and one that could not be written is in memory only.
     fn adopt(&mut self, issuer: &Issuer) {
-        let Some(certificate) = issuer.stored(&self.order) else {
+        let id = self.order.id(&issuer.directory);
+        // The thread of the configuration before may be about to write another. Where there is no lock, nothing can be written.
+        let lock = issuer.store.lock();
+        let known = [
+            issuer.stored(&self.order).map(Arc::new),
+            issuer.host.installed(&id),
+        ];
+        let end = |one: &Option<Arc<Certificate>>| one.as_ref().map(|one| one.validity.end);
+        let (stored, served) = (end(&known[0]), end(&known[1]));
+        let known = known.into_iter().flatten();
+        let Some(certificate) = known.max_by_key(|one| one.validity.end) else {
             return;
         };
-        let certificate = Arc::new(certificate);
-        let id = self.order.id(&issuer.directory);
-        let installed = issuer.host.installed(&id);
-        if installed.is_none_or(|installed| installed.validity.end < certificate.validity.end) {
+        let longest = Some(certificate.validity.end);
+        if served < longest {
             issuer.host.install(&id, &certificate);
         }
+        if stored < longest {
+            issuer.write(&id, &certificate);
+        }
+        drop(lock);
         let now = SystemTime::now();
         if certificate.validity.end > now {
             self.due = schedule::renewal(certificate.validity, None, chance());
@@ -281,12 +303,7 @@ impl Work {
         let mut session = Session::open(issuer, stop).await?;
         let current = self.certificate.as_deref();
         let made = Arc::new(session.issue(&self.order, current).await?);
-        if let Err(error) = issuer.store.write(&file_name(id), &made.file()) {
-            let text = format_args!(
-                "writing certificate to state directory failed ({error}), order: \"{id}\""
-            );
-            issuer.log(Level::Warn, text);
-        }
+        issuer.write(id, &made);
         issuer.host.install(id, &made);
         self.earliest = schedule::earliest(made.validity, SystemTime::now());
         self.due = schedule::renewal(made.validity, None, chance()).max(self.earliest);
@@ -332,6 +349,7 @@ mod tests {
     use crate::certificate::tests::provider;
     use crate::challenge::Shown;
     use crate::order::Identifier;
+    use crate::store::Folder;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -391,6 +409,15 @@ mod tests {
         }
     }
 
+    /// The chain that is taken, whose renewal is planned for later.
+    fn adopted(issuer: &Issuer) -> String {
+        let now = SystemTime::now();
+        let mut work = Work::new(order(), now);
+        work.adopt(issuer);
+        assert!(work.due > now);
+        work.certificate.unwrap().chain_pem.clone()
+    }
+
     #[test]
     fn what_another_process_has_stored_is_served() {
         let host = Arc::new(Served::default());
@@ -399,21 +426,36 @@ mod tests {
         let mut stored = certificate();
         issuer.store.write(&file, &stored.file()).unwrap();
         let served = || host.installed("").unwrap().chain_pem.clone();
-        Work::new(order(), SystemTime::now()).adopt(&issuer);
+        assert_eq!(adopted(&issuer), stored.chain_pem);
         assert_eq!(served(), stored.chain_pem);
-        // What is served and could not be stored holds for longer, or for less.
+        // What is served holds for less.
         let first = stored.chain_pem.clone();
-        let mut other = certificate();
-        other.validity.end += HOUR;
-        let other_chain = other.chain_pem.clone();
-        host.install("", &Arc::new(other));
-        Work::new(order(), SystemTime::now()).adopt(&issuer);
-        assert_eq!(served(), other_chain);
         stored.validity.end -= HOUR;
         stored.chain_pem = String::new();
         host.install("", &Arc::new(stored));
-        Work::new(order(), SystemTime::now()).adopt(&issuer);
+        assert_eq!(adopted(&issuer), first);
         assert_eq!(served(), first);
+    }
+
+    #[test]
+    fn what_could_not_be_stored_is_not_ordered_again() {
+        let host = Arc::new(Served::default());
+        let issuer = issuer(&host);
+        let file = file_name(&order().id(&issuer.directory));
+        issuer.store.write(&file, &certificate().file()).unwrap();
+        let mut made = certificate();
+        made.validity.end += HOUR;
+        let chain = made.chain_pem.clone();
+        host.install("", &Arc::new(made));
+        let unwritable = Issuer {
+            store: Store::Folder(Folder::new("/nonexistent/tidegate/acme")),
+            ..issuer.clone()
+        };
+        assert_eq!(adopted(&unwritable), chain);
+        // Once it can be, it is.
+        assert_eq!(adopted(&issuer), chain);
+        assert_eq!(issuer.stored(&order()).unwrap().chain_pem, chain);
+        assert_eq!(host.installed("").unwrap().chain_pem, chain);
     }
 
     #[test]
