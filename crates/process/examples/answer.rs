@@ -5,6 +5,7 @@
 //! tidegate's process directives: daemon, master_process, pid, user, error_log, worker_rlimit_nofile
 //! listen ADDRESS | unix:PATH;   answer WORD;   log FILE;
 //! refuse TEXT;      # the worker refuses the bundle with this text; the master does not
+//! pause PIPE;       # the worker reads this to its end while it prepares
 //! ```
 
 use std::collections::HashMap;
@@ -281,6 +282,9 @@ impl Worker for Answering {
         if let Some(line) = lines.iter().find(|line| line.name == "refuse") {
             return Err(line.value.clone());
         }
+        if let Some(line) = lines.iter().find(|line| line.name == "pause") {
+            std::fs::read(&line.value).map_err(|error| error.to_string())?;
+        }
         let answer = lines
             .iter()
             .find(|line| line.name == "answer")
@@ -404,6 +408,7 @@ mod table {
     static ANSWER: Setting<()> = setting("answer");
     static LOG: Setting<()> = setting("log");
     static REFUSE: Setting<()> = setting("refuse");
+    static PAUSE: Setting<()> = setting("pause");
 
     static TABLE: &[&dyn Declared] = &[
         &DAEMON,
@@ -416,6 +421,7 @@ mod table {
         &ANSWER,
         &LOG,
         &REFUSE,
+        &PAUSE,
     ];
 
     pub(super) struct Line {

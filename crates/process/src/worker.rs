@@ -269,11 +269,7 @@ impl<'a> Session<'a> {
                     self.log.redirect_stderr(self.signals.is_some());
                 }
             }
-            Command::Abandon { .. } => {
-                if let (Some(worker), Some(_)) = (&mut self.worker, self.prepared_log.take()) {
-                    worker.abandon();
-                }
-            }
+            Command::Abandon { .. } => self.abandon(),
             Command::Reopen { keys, descriptors } => self.reopen(keys, descriptors),
             Command::Incomplete { generation } => {
                 let text = "recvmsg() failed (24: Too many open files)".to_owned();
@@ -358,11 +354,19 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn abandon(&mut self) {
+        if let (Some(worker), Some(_)) = (&mut self.worker, self.prepared_log.take()) {
+            worker.abandon();
+        }
+    }
+
     fn quit(&mut self) -> Option<End> {
         if std::mem::replace(&mut self.quitting, true) {
             return None;
         }
         self.log.write(Level::Notice, "gracefully shutting down");
+        // It will not be committed, and holds every listener.
+        self.abandon();
         match &mut self.worker {
             Some(worker) => {
                 worker.quit();

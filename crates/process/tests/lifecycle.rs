@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -201,6 +202,18 @@ fn read_line(stream: &mut impl Read) -> String {
         line.extend_from_slice(&byte);
     }
     String::from_utf8(line).unwrap()
+}
+
+/// Waits for a process that reads from a pipe. Its reading ends when this is dropped.
+fn writer(pipe: &Path) -> fs::File {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut writer = None;
+    wait_for("a reader", || {
+        writer = options.open(pipe).ok();
+        writer.is_some()
+    });
+    writer.unwrap()
 }
 
 fn is_root() -> bool {
@@ -497,6 +510,42 @@ fn a_worker_that_is_told_to_quit_is_replaced_before_it_ends() {
     drop(slow);
     server.wait_for_log(&end);
     assert_eq!(server.workers().len(), 2);
+}
+
+#[test]
+fn a_worker_that_quits_while_it_prepares_lets_that_go() {
+    let server = Server::running("answer one;");
+    let first = server.worker();
+    let mut slow = server.connect();
+    assert_eq!(ask(&mut slow), "one");
+    slow.write_all(b"w").unwrap();
+    let pipe = server.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let port = support::port::free_port();
+    server.configure(&format!(
+        "answer two;\nlisten 127.0.0.1:{port};\npause {};",
+        pipe.display()
+    ));
+    server.signal("HUP");
+    let prepares = writer(&pipe);
+    signal(first, "QUIT");
+    drop(prepares);
+    wait_for("another worker", || server.worker() != first);
+    drop(writer(&pipe));
+    wait_for("the reload", || server.ask() == "two");
+    let connect = || TcpStream::connect(("127.0.0.1", port));
+    assert_eq!(ask(&mut connect().unwrap()), "two");
+    // A listener that the first worker still held would accept.
+    server.configure("answer three;");
+    assert_eq!(server.run(&["-s", "reload"]), (Some(0), String::new()));
+    wait_for("the listener's end", || connect().is_err());
+    let end = format!("worker process {first} exited with code 0");
+    assert!(!server.log().contains(&end));
+    slow.write_all(b"x").unwrap();
+    assert_eq!(read_line(&mut slow), "one");
+    drop(slow);
+    server.wait_for_log(&end);
 }
 
 #[test]
