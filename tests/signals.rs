@@ -139,7 +139,21 @@ fn listens(pid: u32, port: u16) -> bool {
 #[test]
 fn usr1_reaches_draining_generations_and_old_processes() {
     let port = free_port();
-    let mut master = master(port, "", "one.log");
+    let mut master = master(port, "", "zero.log");
+    // Until an old process has heard that it ends, it accepts as well.
+    let listening = |master: &Master| {
+        let workers = master.workers().into_iter();
+        workers.filter(|pid| listens(*pid, port)).count()
+    };
+    let zeroth = Pending::new(port, "zeroth");
+    // It leaves by a signal of its own: what takes its place serves by the same configuration.
+    support::signal(master.workers()[0], "QUIT");
+    wait_for("another process", || master.workers().len() == 2);
+    master.configure(&site(port, "", "one.log"));
+    assert_eq!(master.run(&["-s", "reload"]), (Some(0), String::new()));
+    wait_for("first process that listens no more", || {
+        listening(&master) == 1
+    });
     let first = Pending::new(port, "first");
     master.configure(&site(port, "", "two.log"));
     assert_eq!(master.run(&["-s", "reload"]), (Some(0), String::new()));
@@ -147,24 +161,22 @@ fn usr1_reaches_draining_generations_and_old_processes() {
     // What the process is given at its start asks for another process.
     master.configure(&site(port, "env NEW=1;", "three.log"));
     assert_eq!(master.run(&["-s", "reload"]), (Some(0), String::new()));
-    assert_eq!(master.workers().len(), 2);
-    // Until the old process has heard that it ends, it accepts as well.
-    let listening = || {
-        let workers = master.workers().into_iter();
-        workers.filter(|pid| listens(*pid, port)).count()
-    };
-    wait_for("old process that listens no more", || listening() == 1);
+    assert_eq!(master.workers().len(), 3);
+    wait_for("old process that listens no more", || {
+        listening(&master) == 1
+    });
     let third = Pending::new(port, "third");
 
-    reopen(&master, &["one.log", "two.log", "three.log", "error.log"]);
+    let logs = ["zero.log", "one.log", "two.log", "three.log", "error.log"];
+    reopen(&master, &logs);
     wait_until_let_go(&master);
-    for (request, name) in [(first, "first"), (second, "second"), (third, "third")] {
+    for (request, name, log) in [
+        (zeroth, "zeroth", "zero"),
+        (first, "first", "one"),
+        (second, "second", "two"),
+        (third, "third", "three"),
+    ] {
         request.finish();
-        let log = match name {
-            "first" => "one",
-            "second" => "two",
-            _ => "three",
-        };
         master.wait_for_text(&format!("logs/{log}.log"), &format!("GET /large?{name} "));
         assert_eq!(master.read(&format!("logs/{log}.old")), "");
     }
@@ -172,19 +184,21 @@ fn usr1_reaches_draining_generations_and_old_processes() {
         let owner = |name: &str| fs::metadata(master.folder.join("logs").join(name)).unwrap();
         let nobody = Command::new("id").args(["-u", "nobody"]).output().unwrap();
         let nobody = String::from_utf8_lossy(&nobody.stdout).trim().to_owned();
-        for name in ["one.log", "two.log", "three.log", "error.log"] {
+        for name in logs {
             assert_eq!(owner(name).uid().to_string(), nobody, "{name}");
         }
         assert_eq!(owner("three.old").uid(), 0);
     }
     // What is over is forgotten: its log does not come again.
-    wait_for("end of the old process", || master.workers().len() == 1);
-    rotate(&master, &["one.log"]);
+    wait_for("end of the old processes", || master.workers().len() == 1);
+    rotate(&master, &["zero.log", "one.log"]);
     reopen(&master, &["three.log"]);
     wait_until_let_go(&master);
     small(port, "later");
     master.wait_for_text("logs/three.log", "GET /small?later ");
-    assert!(!master.folder.join("logs/one.log").exists());
+    for name in ["zero.log", "one.log"] {
+        assert!(!master.folder.join("logs").join(name).exists());
+    }
     master.signal("TERM");
     assert!(master.wait().success());
 }

@@ -38,6 +38,8 @@ pub(super) struct Child {
     /// None once the other end is closed.
     pub(super) control: Option<MasterEnd>,
     pub(super) role: Role,
+    /// The generation that it was told to serve by last.
+    pub(super) generation: Option<u64>,
     pub(super) started: Instant,
 }
 
@@ -90,6 +92,7 @@ impl Child {
             pid,
             control: Some(control),
             role,
+            generation: None,
             started: Instant::now(),
         }
     }
@@ -99,6 +102,13 @@ impl Child {
         if let Some(control) = &mut self.control {
             control.send(command);
         }
+    }
+
+    /// Tells the worker to serve by what it has prepared.
+    pub(super) fn serve_by(&mut self, generation: u64) {
+        self.role = Role::Serving;
+        self.generation = Some(generation);
+        self.send(Command::Commit { generation });
     }
 
     /// Tells the worker to end, in one way or the other.

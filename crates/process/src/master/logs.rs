@@ -4,6 +4,8 @@
 //! an older one, and may write files that the configuration in force does not name. The master remembers what those
 //! files are and opens them too, since workers may not.
 
+use std::rc::Rc;
+
 use crate::application::{Need, NeedKind};
 use crate::control::Command;
 use crate::descriptors::Descriptors;
@@ -17,23 +19,24 @@ pub(super) struct Replaced {
     number: u64,
     /// The worker that serves them.
     child: u64,
-    /// Its logs.
-    logs: Vec<Need>,
-}
-
-impl Replaced {
-    /// What is to be remembered of a generation that `child` has served by until now.
-    pub(super) fn new(number: u64, child: u64, needs: Vec<Need>) -> Replaced {
-        let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
-        Replaced {
-            number,
-            child,
-            logs: needs.into_iter().filter(is_log).collect(),
-        }
-    }
+    /// Its logs, for all workers that have served by it.
+    logs: Rc<[Need]>,
 }
 
 impl Master {
+    /// Remembers a generation that was replaced, for each worker that has served by it until now: those that leave, too.
+    pub(super) fn remember(&mut self, number: u64, needs: Vec<Need>) {
+        let is_log = |need: &Need| matches!(need.kind, NeedKind::Log { .. });
+        let logs: Rc<[Need]> = needs.into_iter().filter(is_log).collect();
+        let children = self.children.iter();
+        let served = children.filter(|child| child.generation == Some(number));
+        self.replaced.extend(served.map(|child| Replaced {
+            number,
+            child: child.id,
+            logs: Rc::clone(&logs),
+        }));
+    }
+
     /// The last request of a generation has ended.
     pub(super) fn forget_generation(&mut self, child: u64, number: u64) {
         self.replaced
@@ -53,7 +56,7 @@ impl Master {
         let owner = owner.map(|identity| identity.user);
         let needs = &generation.needs.descriptors;
         generation.descriptors.reopen(needs, owner, &self.log);
-        let older = self.replaced.iter().flat_map(|one| &one.logs);
+        let older = self.replaced.iter().flat_map(|one| one.logs.iter());
         let mut logs = generation.descriptors.logs();
         logs.open_missing(older, owner, &self.log);
         self.follow_logs();

@@ -362,8 +362,7 @@ impl Master {
         match report {
             Report::Prepared { generation } => {
                 if child.role == Role::Starting && generation == number {
-                    child.role = Role::Serving;
-                    child.send(Command::Commit { generation });
+                    child.serve_by(generation);
                     self.has_served = true;
                 } else if is_reload(generation, self) {
                     self.commit_reload();

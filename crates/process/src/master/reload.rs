@@ -17,7 +17,6 @@ use rustix::process::Signal;
 use super::Master;
 use super::child::Role;
 use super::hosts::{self, Hosts, Lookup};
-use super::logs::Replaced;
 use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
 use crate::control::Command;
@@ -308,16 +307,11 @@ impl Master {
             ..
         } = reload;
         let generation = next.number;
-        let serving = self
-            .children
-            .iter()
-            .find(|child| child.role == Role::Serving)
-            .map(|child| child.id);
         let mut old = std::mem::replace(&mut self.generation, next);
+        self.remember(old.number, old.needs.descriptors);
         for child in &mut self.children {
             if child.id == target {
-                child.role = Role::Serving;
-                child.send(Command::Commit { generation });
+                child.serve_by(generation);
             } else if child.role != Role::Leaving {
                 child.leave(Command::Quit);
             }
@@ -330,10 +324,6 @@ impl Master {
         } = &self.generation;
         descriptors.adjust_kept(&needs.descriptors, &old.descriptors, &self.log);
         old.descriptors.close_missing_in(descriptors, &self.log);
-        if let Some(child) = serving {
-            let old = Replaced::new(old.number, child, old.needs.descriptors);
-            self.replaced.push(old);
-        }
         self.unanswered = replies;
         if !taken_over.is_empty() {
             self.lookup = Lookup::begin(generation, taken_over)
