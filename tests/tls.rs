@@ -80,6 +80,7 @@ on_both_engines!(
     records_are_no_longer_than_asked_for,
     a_reload_changes_the_certificate_and_keeps_connections,
     a_reload_judges_the_clients_of_kept_connections,
+    a_reload_adds_the_server_that_a_kept_connection_has_named,
     what_was_agreed_upon,
     what_the_client_offers,
     sessions_go_on,
@@ -413,6 +414,36 @@ fn a_reload_judges_the_clients_of_kept_connections() {
         });
         assert_eq!(before.get("/").unwrap().status, status);
     }
+}
+
+/// A name that led nowhere in the handshake is that of a server then.
+fn a_reload_adds_the_server_that_a_kept_connection_has_named() {
+    let port = free_port();
+    let block = |name: &str, authority: &str| {
+        let lines = format!(
+            "server_name {name}; ssl_verify_client on; ssl_client_certificate {}; {SHOW}{}",
+            file(authority),
+            certificate("ecdsa")
+        );
+        tls_server(port, "", &lines)
+    };
+    let client = Client::new().name("second").identity(&file("client"));
+    let connect = || client.connect(port).unwrap();
+    let first = block("first", "ca.crt");
+    let server = start(&first);
+    let mut kept = [connect(), connect()];
+    for connection in &mut kept {
+        let response = connection.get_from("second", "/").unwrap();
+        assert_eq!(response.status, 200);
+    }
+    let second = block("second", "stranger.crt");
+    server.reload(&format!("[http]\n{first}{second}"));
+    support::tls::until("the new server", || {
+        connect().get_from("second", "/").unwrap().status == 400
+    });
+    let [mut one, mut other] = kept;
+    assert_eq!(one.get_from("second", "/").unwrap().status, 400);
+    assert_eq!(other.get_from("first", "/").unwrap().status, 421);
 }
 
 /// The variables of the tests below.

@@ -72,8 +72,15 @@ struct Servers {
     /// The generation's number.
     generation: u64,
     address: Arc<AddressServers>,
-    /// The one that requests begin under: what the client named in the handshake, else the default.
-    first: Arc<Server>,
+    /// What the client named in the handshake. A reload may have added the server of a name that led nowhere then.
+    named: Option<Arc<Server>>,
+}
+
+impl Servers {
+    /// The one that requests begin under.
+    fn first(&self) -> &Arc<Server> {
+        self.named.as_ref().unwrap_or(&self.address.default)
+    }
 }
 
 impl Connection {
@@ -310,7 +317,7 @@ impl Connection {
     ) -> Option<R> {
         self.find_servers(local)?;
         let servers = self.servers.borrow();
-        servers.as_ref().map(|servers| look(&servers.first))
+        servers.as_ref().map(|servers| look(servers.first()))
     }
 
     /// Reads a head from all that has been received of it: by `limits`, those of the server that the request begins under, and
@@ -338,10 +345,12 @@ impl Connection {
         let Some(negotiated) = session.and_then(|session| session.server_name.as_ref()) else {
             return false;
         };
-        !negotiated.eq_ignore_ascii_case(host)
-            && self
-                .with_servers(local, |servers| servers.wants_certificates(host))
-                .unwrap_or_default()
+        if negotiated.eq_ignore_ascii_case(host) || self.find_servers(local).is_none() {
+            return false;
+        }
+        let servers = self.servers.borrow();
+        let named = servers.as_ref().filter(|servers| servers.named.is_some());
+        named.is_some_and(|servers| servers.address.wants_certificates(host))
     }
 
     /// Finds its servers in a generation, once.
@@ -369,8 +378,8 @@ impl Connection {
         };
         *self.servers.borrow_mut() = Some(Servers {
             generation,
-            first: named.unwrap_or_else(|| Arc::clone(&address.default)),
             address,
+            named,
         });
         Some(())
     }

@@ -255,7 +255,6 @@ async fn begin<N: Names>(
     for stapling in &settings.stapled {
         stapling.refresh(&local);
     }
-    let name = name.filter(|_| named.is_some());
     let http2 = names.speaks_http2(&local, server);
     let shows_number = names.shows(&local, "ssl_session_id");
     let wants_chacha20 = hello.as_deref().is_some_and(ClientHello::prefers_chacha20);

@@ -71,7 +71,7 @@ const ALERT_MAX: usize = 64;
 pub struct Session {
     /// The settings that the connection was accepted under. They stay its own over a reload.
     pub server: Arc<ServerTls>,
-    /// The host that the client asked for, in lower case, if it led to a server.
+    /// The host that the client asked for, in lower case, whether it leads to a server or not.
     pub server_name: Option<Bytes>,
     /// What it has offered, where variables show that.
     pub hello: Option<Box<ClientHello>>,
