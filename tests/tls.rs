@@ -81,6 +81,7 @@ on_both_engines!(
     a_reload_changes_the_certificate_and_keeps_connections,
     a_reload_judges_the_clients_of_kept_connections,
     a_reload_adds_the_server_that_a_kept_connection_has_named,
+    a_reload_judges_clients_where_no_certificate_is_asked_for,
     what_was_agreed_upon,
     what_the_client_offers,
     sessions_go_on,
@@ -444,6 +445,49 @@ fn a_reload_adds_the_server_that_a_kept_connection_has_named() {
     let [mut one, mut other] = kept;
     assert_eq!(one.get_from("second", "/").unwrap().status, 400);
     assert_eq!(other.get_from("first", "/").unwrap().status, 421);
+}
+
+fn a_reload_judges_clients_where_no_certificate_is_asked_for() {
+    let port = free_port();
+    let blocks = |generation: u32, first: &str| {
+        let block = |name: &str, lines: &str| {
+            let lines = format!(
+                "server_name {name}; {lines} add_header Generation {generation}; {}
+                 location / {{ return 200 $ssl_client_verify; }}",
+                certificate("ecdsa")
+            );
+            tls_server(port, "", &lines)
+        };
+        block("first", first) + &block("second", "")
+    };
+    let by_list = |list: &str| {
+        format!(
+            "ssl_verify_client optional; ssl_trusted_certificate {}; ssl_crl {};",
+            file("ca.crt"),
+            file(list)
+        )
+    };
+    let client = Client::new().name("first").identity(&file("client"));
+    let server = start(&blocks(1, &by_list("empty.crl")));
+    let mut before = client.connect(port).unwrap();
+    let mut verdict = || {
+        let response = before.get_from("second", "/").unwrap();
+        String::from_utf8(response.body).unwrap()
+    };
+    assert_eq!(verdict(), "SUCCESS");
+    for (generation, lines, expected) in [
+        (2, by_list("revoked.crl"), "FAILED:certificate revoked"),
+        (3, String::new(), "NONE"),
+    ] {
+        server.reload(&format!("[http]\n{}", blocks(generation, &lines)));
+        let current = format!("Generation: {generation}");
+        support::tls::until("the new configuration", || {
+            let mut now = client.connect(port).unwrap();
+            let response = now.get_from("second", "/").unwrap();
+            response.head.contains(&current)
+        });
+        assert_eq!(verdict(), expected);
+    }
 }
 
 /// The variables of the tests below.

@@ -392,7 +392,10 @@ impl Connection {
     /// Whether a response kept in memory may answer its requests, and a head that repeats
     /// another's need not be looked at again.
     pub fn takes_shortcuts(&self) -> bool {
-        !self.plain_on_secure_port.get() && !self.is_debugged()
+        let session = self.stream.session();
+        !self.plain_on_secure_port.get()
+            && !self.is_debugged()
+            && !session.is_some_and(|session| session.asks_for_certificate())
     }
 }
 

@@ -336,7 +336,7 @@ pub const NOT_FOR_REQUESTS: &[&str] = &[
     "it has an `Expect` field, or a field that is left out for its name",
     "its target or its `Host` is refused",
     "its path only lacks the slash that its location ends with, or an expression gives up on it",
-    "its server asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
+    "its server, or that of its handshake, asks for certificates of clients (`ssl_verify_client`), or it came in plain to a port of TLS",
     "`$limit_rate` has been set for it",
     "`debug_connection` names its client",
     "it has a condition that fails with 412 (`If-Match`, `If-Unmodified-Since`)",

@@ -22,17 +22,22 @@ pub fn must_check(connection: &Connection, server: &Server) -> bool {
 }
 
 /// The settings by which the client's certificate is to be looked at once more: those that a reload has brought since it was.
+/// Also where the request's server asks for none, since `$ssl_client_verify` tells of it.
 pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
-    request.server.verify_client?;
     let session = request.session()?;
-    let (connection, local) = (&request.connection, &request.local);
-    let own = connection.with_first_server(local, |first| first.tls.clone())?;
-    let settings = match own {
-        Some(own) => own,
-        // As in a handshake.
-        None => connection.with_servers(local, |servers| servers.default.tls.clone())??,
+    let newer = |settings: &Arc<ServerTls>| {
+        let must_look = session.must_look_by(settings);
+        must_look.then(|| Arc::clone(settings))
     };
-    (!session.is_judged_by(&settings)).then_some(settings)
+    let (connection, local) = (&request.connection, &request.local);
+    let own = connection.with_first_server(local, |first| first.tls.as_ref().map(newer))?;
+    match own {
+        Some(newer) => newer,
+        // As in a handshake.
+        None => connection.with_servers(local, |servers| {
+            servers.default.tls.as_ref().and_then(newer)
+        })?,
+    }
 }
 
 /// Looks at the client's certificate by these settings.

@@ -200,9 +200,15 @@ impl Session {
         }
     }
 
-    /// Whether the client's certificate was looked at by these settings last.
-    pub fn is_judged_by(&self, settings: &Arc<ServerTls>) -> bool {
-        Arc::ptr_eq(&self.judged_by.borrow(), settings)
+    /// Whether the settings that the client's certificate was looked at by last ask for one.
+    pub fn asks_for_certificate(&self) -> bool {
+        self.judged_by.borrow().clients.is_some()
+    }
+
+    /// Whether the client's certificate is to be looked at by these settings: they are others, and either ask for one.
+    pub fn must_look_by(&self, settings: &Arc<ServerTls>) -> bool {
+        !Arc::ptr_eq(&self.judged_by.borrow(), settings)
+            && (settings.clients.is_some() || self.asks_for_certificate())
     }
 
     /// Looks at the client's certificate by these settings, once the handshake has ended, and asks whether it is still good
