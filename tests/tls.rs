@@ -10,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use support::Server;
+use support::http2;
 use support::tls::Client;
 
 /// A port that nobody uses now.
@@ -82,6 +83,7 @@ on_both_engines!(
     a_reload_judges_the_clients_of_kept_connections,
     a_reload_adds_the_server_that_a_kept_connection_has_named,
     a_reload_judges_clients_where_no_certificate_is_asked_for,
+    a_client_of_http2_that_a_reload_refuses_is_sent_away,
     what_was_agreed_upon,
     what_the_client_offers,
     sessions_go_on,
@@ -487,6 +489,43 @@ fn a_reload_judges_clients_where_no_certificate_is_asked_for() {
             response.head.contains(&current)
         });
         assert_eq!(verdict(), expected);
+    }
+}
+
+/// It may shake hands anew, with another certificate.
+fn a_client_of_http2_that_a_reload_refuses_is_sent_away() {
+    let lines = |list: &str| {
+        format!(
+            "http2 on; ssl_verify_client on; ssl_trusted_certificate {}; ssl_crl {}; {SHOW}",
+            file("ca.crt"),
+            file(list)
+        )
+    };
+    let (server, port) = start_one(&lines("empty.crl"));
+    let anna = || Client::new().identity(&file("client"));
+    let mut client = http2::Client::over(anna().connect(port).unwrap(), &[]);
+    let ask = |client: &mut http2::Client| {
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":path", "/"),
+            (":authority", "localhost"),
+        ];
+        let (stream, frames) = client.frames_of(&fields, None);
+        client.send(&frames);
+        client.response(stream).status
+    };
+    assert_eq!(ask(&mut client), 200);
+    let block = tls_server(port, "", &(certificate("ecdsa") + &lines("revoked.crl")));
+    server.reload(&format!("[http]\n{block}"));
+    support::tls::until("the new list", || {
+        let mut now = anna().protocol("http/1.1").connect(port).unwrap();
+        now.get("/").unwrap().status == 400
+    });
+    assert_eq!(client.goaway, None);
+    assert_eq!(ask(&mut client), 400);
+    while client.goaway.is_none() {
+        assert!(client.read_frame().is_some());
     }
 }
 

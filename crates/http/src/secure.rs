@@ -53,10 +53,22 @@ pub async fn look_again(request: &Request, settings: &Arc<ServerTls>) {
 pub fn check(request: &mut Request) -> Option<Step> {
     request.activity.doing = request.reading();
     let step = judge(request);
-    if step.is_none() {
-        request.activity.doing = "";
+    match step {
+        None => request.activity.doing = "",
+        Some(_) => send_away(request),
     }
     step
+}
+
+/// Has a client of HTTP/2 shake hands anew that is refused for what a reload has brought: with another certificate, or a while
+/// later, it may be let in. The connection of one of HTTP/1 ends with the response.
+fn send_away(request: &Request) {
+    let session = request.session();
+    if session.is_some_and(|session| session.is_judged_anew())
+        && let Some(shared) = request.connection.http2()
+    {
+        shared.go_away();
+    }
 }
 
 fn judge(request: &Request) -> Option<Step> {

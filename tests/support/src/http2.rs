@@ -1,4 +1,4 @@
-//! A client of HTTP/2 in the clear, as simple as can be: it sends what a test says, frame by frame, and gathers what comes.
+//! A client of HTTP/2, mostly in the clear, as simple as can be: it sends what a test says, frame by frame, and gathers what comes.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -54,9 +54,14 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
+/// What a client speaks through.
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
 /// A connection.
 pub struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     encoder: Encoder,
     decoder: Decoder,
     received: Vec<u8>,
@@ -88,10 +93,15 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
+        Client::over(stream, settings)
+    }
+
+    /// The same over a connection that has been made: of TLS, for instance.
+    pub fn over(stream: impl Read + Write + Send + 'static, settings: &[(u16, u32)]) -> Client {
         let mut out = PREFACE.to_vec();
         frame::put_settings(&mut out, settings);
         let mut client = Client {
-            stream,
+            stream: Box::new(stream),
             encoder: Encoder::new(4096),
             decoder: Decoder::new(),
             received: Vec::new(),

@@ -1,6 +1,6 @@
 //! A TLS client that trusts every server and tells what was agreed upon.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -295,14 +295,8 @@ impl Connection {
     }
 
     /// Sends these bytes, in one record if they fit.
-    pub fn send(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let taken = self.tls.writer().write(bytes).unwrap();
-            bytes = &bytes[taken..];
-            while self.tls.wants_write() {
-                self.tls.write_tls(&mut self.stream).unwrap();
-            }
-        }
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.write_all(bytes).unwrap();
     }
 
     /// One response with a Content-Length.
@@ -342,7 +336,7 @@ impl Connection {
         let count = match self.stream.read(&mut buffer) {
             Ok(0) => return Err("the server closed the connection".to_string()),
             Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         self.measure(&buffer[..count]);
@@ -377,6 +371,32 @@ impl Connection {
                 self.header.clear();
             }
         }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.unread.is_empty() {
+            self.turn().map_err(io::Error::other)?;
+        }
+        let count = buffer.len().min(self.unread.len());
+        buffer[..count].copy_from_slice(&self.unread[..count]);
+        self.unread.drain(..count);
+        Ok(count)
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.tls.writer().write(bytes)?;
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.stream)?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

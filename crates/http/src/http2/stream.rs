@@ -358,6 +358,12 @@ impl Shared {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
+    /// Ends the connection in order: no stream is served that begins from now on.
+    pub fn go_away(&self) {
+        self.with(|machine| machine.go_away());
+        self.call();
+    }
+
     /// Whether it was called since it last asked; else it will be woken.
     pub fn is_called(&self, waker: &Waker) -> bool {
         if self.is_called.take() {

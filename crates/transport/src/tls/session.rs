@@ -211,6 +211,11 @@ impl Session {
             && (settings.clients.is_some() || self.asks_for_certificate())
     }
 
+    /// Whether it was looked at by others than those of the handshake.
+    pub fn is_judged_anew(&self) -> bool {
+        !Arc::ptr_eq(&self.judged_by.borrow(), &self.server)
+    }
+
     /// Looks at the client's certificate by these settings, once the handshake has ended, and asks whether it is still good
     /// where they want that.
     pub async fn look_at_client(
