@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::Server;
 use support::http2;
@@ -84,6 +86,7 @@ on_both_engines!(
     a_reload_adds_the_server_that_a_kept_connection_has_named,
     a_reload_judges_clients_where_no_certificate_is_asked_for,
     a_client_of_http2_that_a_reload_refuses_is_sent_away,
+    streams_share_a_look_at_the_certificate,
     what_was_agreed_upon,
     what_the_client_offers,
     sessions_go_on,
@@ -492,6 +495,14 @@ fn a_reload_judges_clients_where_no_certificate_is_asked_for() {
     }
 }
 
+/// The head of a request of HTTP/2.
+const FIELDS: [(&str, &str); 4] = [
+    (":method", "GET"),
+    (":scheme", "https"),
+    (":path", "/"),
+    (":authority", "localhost"),
+];
+
 /// It may shake hands anew, with another certificate.
 fn a_client_of_http2_that_a_reload_refuses_is_sent_away() {
     let lines = |list: &str| {
@@ -505,13 +516,7 @@ fn a_client_of_http2_that_a_reload_refuses_is_sent_away() {
     let anna = || Client::new().identity(&file("client"));
     let mut client = http2::Client::over(anna().connect(port).unwrap(), &[]);
     let ask = |client: &mut http2::Client| {
-        let fields = [
-            (":method", "GET"),
-            (":scheme", "https"),
-            (":path", "/"),
-            (":authority", "localhost"),
-        ];
-        let (stream, frames) = client.frames_of(&fields, None);
+        let (stream, frames) = client.frames_of(&FIELDS, None);
         client.send(&frames);
         client.response(stream).status
     };
@@ -527,6 +532,50 @@ fn a_client_of_http2_that_a_reload_refuses_is_sent_away() {
     while client.goaway.is_none() {
         assert!(client.read_frame().is_some());
     }
+}
+
+/// After a reload the first request has the responder asked, the others wait for that.
+fn streams_share_a_look_at_the_certificate() {
+    let responder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = responder.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in responder.incoming() {
+            counted.fetch_add(1, Ordering::Relaxed);
+            drop(stream); // without an answer
+        }
+    });
+    let lines = |generation: u32, more: &str| {
+        format!(
+            "http2 on; ssl_verify_client on; ssl_client_certificate {}; {more}
+             add_header Generation {generation} always; {SHOW}",
+            file("ca.crt")
+        )
+    };
+    let (server, port) = start_one(&lines(1, ""));
+    let anna = Client::new().identity(&file("client"));
+    let mut client = http2::Client::over(anna.connect(port).unwrap(), &[]);
+    let ocsp = format!("ssl_ocsp on; ssl_ocsp_responder http://{address};");
+    let block = tls_server(port, "", &(certificate("ecdsa") + &lines(2, &ocsp)));
+    server.reload(&format!("[http]\n{block}"));
+    // The responder is not asked about a client without a certificate.
+    support::tls::until("the new configuration", || {
+        let mut stranger = Client::new().protocol("http/1.1").connect(port).unwrap();
+        let response = stranger.get("/").unwrap();
+        response.head.contains("Generation: 2")
+    });
+    let (mut streams, mut all) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let (stream, frames) = client.frames_of(&FIELDS, None);
+        streams.push(stream);
+        all.extend_from_slice(&frames);
+    }
+    client.send(&all);
+    for stream in streams {
+        assert_eq!(client.response(stream).status, 400);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
 /// The variables of the tests below.

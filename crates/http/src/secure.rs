@@ -44,7 +44,7 @@ pub fn newer_settings(request: &Request) -> Option<Arc<ServerTls>> {
 pub async fn look_again(request: &Request, settings: &Arc<ServerTls>) {
     if let Some(session) = request.session() {
         let local = &request.local;
-        session.look_at_client(settings, request, local).await;
+        session.look_again(settings, request, local).await;
     }
 }
 

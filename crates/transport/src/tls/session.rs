@@ -18,12 +18,13 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::pieces::join;
 use bytes::Bytes;
-use engine::Buffer;
 use engine::net::{Segment, Stream};
+use engine::{Buffer, Event};
 use framework::generation::Local;
 use logs::Subject;
 use proto::tls::ClientHello;
@@ -79,6 +80,8 @@ pub struct Session {
     pub verdict: Cell<Verdict>,
     /// The settings that this was found by: those of the handshake, or of a reload since.
     judged_by: RefCell<Arc<ServerTls>>,
+    /// The end of the look at it that a request has begun.
+    look: RefCell<Option<Rc<Event>>>,
     /// Whether a request was received before the handshake had ended.
     pub early: Cell<bool>,
     /// The number of the session, once it is known.
@@ -145,6 +148,7 @@ impl Session {
             hello,
             verdict: Cell::new(Verdict::Missing),
             judged_by: RefCell::new(Arc::clone(server)),
+            look: RefCell::default(),
             early: Cell::new(false),
             number: OnceCell::new(),
             inner: RefCell::new(Inner {
@@ -239,6 +243,21 @@ impl Session {
         }
         self.verdict.set(verdict);
         *self.judged_by.borrow_mut() = Arc::clone(settings);
+    }
+
+    /// Looks at it by these settings if that must be. Where another request does so, that is waited for.
+    pub async fn look_again(&self, settings: &Arc<ServerTls>, client: &dyn Subject, local: &Local) {
+        while let Some(look) = self.look_under_way() {
+            look.wait().await;
+        }
+        if self.must_look_by(settings) {
+            let _look = Look::begin(self);
+            self.look_at_client(settings, client, local).await;
+        }
+    }
+
+    fn look_under_way(&self) -> Option<Rc<Event>> {
+        self.look.borrow().clone()
     }
 
     /// Whether the handshake is still going on.
@@ -389,6 +408,23 @@ impl Session {
                 stream.push(Bytes::from(alert));
             }
         }
+    }
+}
+
+/// A look at a client's certificate: it ends with this, whatever becomes of the request.
+struct Look<'a>(&'a Session);
+
+impl Look<'_> {
+    fn begin(session: &Session) -> Look<'_> {
+        *session.look.borrow_mut() = Some(Rc::default());
+        Look(session)
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        let look = self.0.look.take();
+        look.iter().for_each(|look| look.set());
     }
 }
 
