@@ -935,7 +935,7 @@ mod tests {
             assert_eq!(request.http.hot.borrow().size, size);
             // Once the file has changed, it is forgotten, and then wanted like any other.
             std::fs::write(&path, "new").unwrap();
-            assert!(respond(&mut another(&request, "GET /file HTTP/1.1")).is_none());
+            assert!(ask(&mut another(&request, "GET /file HTTP/1.1")).is_none());
             assert_eq!(request.http.hot.borrow().size, 0);
             assert!(!wants(&request, &metadata) && wants(&request, &metadata));
         });
@@ -954,7 +954,7 @@ mod tests {
             }
             let answers = |uri: &str| {
                 let mut one = another(&request, &format!("GET {uri} HTTP/1.1"));
-                respond(&mut one).is_some()
+                ask(&mut one).is_some()
             };
             engine::sleep(warm::SEEN_FOR + Duration::from_secs(1)).await;
             // Some kernels cannot tell what takes the disk; there both are looked at.
@@ -966,12 +966,17 @@ mod tests {
         });
     }
 
+    /// Answers a request that nothing has come behind.
+    fn ask(request: &mut Request) -> Option<After> {
+        respond(request, &Buffer::empty())
+    }
+
     /// Takes a response of any form, for no client.
     struct InForm(Form);
 
     impl Leaves for InForm {
-        fn form(&self, _: bool) -> Form {
-            self.0
+        fn form(&self, _: &Request, _: bool) -> Option<Form> {
+            Some(self.0)
         }
 
         fn leave(&mut self, _: &Request, _: &Dated) {}
