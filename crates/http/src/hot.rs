@@ -472,6 +472,9 @@ pub fn respond_again(request: &mut Request, input: &mut Buffer) -> Option<After>
     }
     if count > 0 {
         push(request, last.copies(count));
+        // Whatever answers the one behind them begins anew.
+        request.sent = Default::default();
+        request.response.clear();
     }
     find_behind(request, input)
 }
