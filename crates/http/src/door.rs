@@ -79,7 +79,7 @@ impl Tenant for Connection {
     }
 
     fn abort(&self) {
-        self.stream.abort();
+        self.stream.shutdown();
     }
 
     fn stay_with(&self, local: &Rc<Local>) {

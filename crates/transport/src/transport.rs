@@ -332,9 +332,9 @@ impl Transport {
         self.stream.shutdown_read();
     }
 
-    /// See [`Stream::abort`].
-    pub fn abort(&self) {
-        self.stream.abort();
+    /// See [`Stream::shutdown`].
+    pub fn shutdown(&self) {
+        self.stream.shutdown();
     }
 
     /// See [`Stream::reset_when_dropped`].

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::net::Address;
 use logs::Subject;
 
+use crate::scratch::Entry;
 use crate::{Captures, Definition, Scratch, Source, Table, Variable};
 
 /// The values of a context that have been asked for, by index.
@@ -79,14 +80,14 @@ pub trait Context: Subject + Sized + 'static {
         let Some(definition) = scope.variables().definition(variable) else {
             return false;
         };
-        if !self.scratch().enter() {
-            logs::error!(
-                self,
-                Error,
-                "cycle while evaluating variable \"{}\"",
-                definition.name
-            );
-            return false;
+        match self.scratch().enter() {
+            Entry::Open => {}
+            Entry::Closed => return false,
+            Entry::Circle => {
+                let name = &definition.name;
+                logs::error!(self, Error, "cycle while evaluating variable \"{name}\"");
+                return false;
+            }
         }
         let found = self.append_evaluated(variable, definition, out);
         self.scratch().leave();

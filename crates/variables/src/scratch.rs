@@ -4,7 +4,19 @@
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     buffers: Vec<Vec<u8>>,
+    /// How many variables wait for each other's values.
     depth: u8,
+    /// How often there were too many of them since none waited.
+    circles: u8,
+}
+
+/// Whether a variable may be evaluated for another's value.
+pub(crate) enum Entry {
+    Open,
+    /// Too many wait already.
+    Circle,
+    /// That has been said often enough: values that need themselves more than once would double with each of them.
+    Closed,
 }
 
 /// A value larger than this is rare: its memory is not kept.
@@ -12,6 +24,9 @@ const CAPACITY_MAX: usize = 4096;
 
 /// How many variables may wait for each other's values, nginx's number: beyond it they name each other in a circle.
 const DEPTH_MAX: u8 = 100;
+
+/// After how many ends of a circle nothing more is evaluated for the value that began it.
+const CIRCLES_MAX: u8 = 100;
 
 impl Scratch {
     /// An empty buffer.
@@ -27,15 +42,24 @@ impl Scratch {
         }
     }
 
-    /// A variable is about to be evaluated for another's value; false where too many wait already.
-    pub(crate) fn enter(&mut self) -> bool {
-        let may_enter = self.depth < DEPTH_MAX;
-        self.depth += u8::from(may_enter);
-        may_enter
+    /// A variable is about to be evaluated for another's value.
+    pub(crate) fn enter(&mut self) -> Entry {
+        if self.circles == CIRCLES_MAX {
+            return Entry::Closed;
+        }
+        if self.depth == DEPTH_MAX {
+            self.circles += 1;
+            return Entry::Circle;
+        }
+        self.depth += 1;
+        Entry::Open
     }
 
     /// It has been evaluated.
     pub(crate) fn leave(&mut self) {
         self.depth -= 1;
+        if self.depth == 0 {
+            self.circles = 0;
+        }
     }
 }

@@ -233,6 +233,17 @@ fn variables_that_need_themselves() {
     }
 }
 
+/// nginx evaluates such a value for as long as the server runs.
+#[test]
+fn a_value_that_doubles_in_a_circle_comes_to_an_end() {
+    let blocks = "map $two $one { volatile; default \"<$two$two>\"; } \
+                  map $one $two { volatile; default \"[$one$one]\"; }";
+    let mut one = session(blocks, "$one").unwrap();
+    let value = value(&mut one);
+    assert!(value.starts_with('<') && value.ends_with('>'), "{value}");
+    assert!(value.len() < 100_000, "{}", value.len());
+}
+
 #[test]
 fn geo_by_the_peer_and_by_a_variable() {
     let blocks = "geo $place { 192.0.2.0/24 near; default far; } \

@@ -238,7 +238,12 @@ impl Stream {
         self.control(Control::ShutdownRead);
     }
 
-    /// Ends both directions for whoever waits on the stream; it is reset when it is dropped.
+    /// Ends both directions for whoever waits on the stream. What the kernel has of what was sent still reaches the peer.
+    pub fn shutdown(&self) {
+        self.control(Control::ShutdownBoth);
+    }
+
+    /// The same, and it is reset when it is dropped.
     pub fn abort(&self) {
         self.control(Control::ResetOnClose);
         self.control(Control::ShutdownBoth);

@@ -638,6 +638,12 @@ impl H1 {
             let deadline = (engine::now() + core.lingering_timeout).min(end);
             match self.connection.stream.recv(Some(deadline)).await {
                 Ok(buffer) if !buffer.is_empty() => self.input = buffer,
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    if core.reset_timedout_connection {
+                        self.connection.stream.reset_when_dropped();
+                    }
+                    return false;
+                }
                 _ => return false,
             }
         }

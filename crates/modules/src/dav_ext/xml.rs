@@ -15,6 +15,12 @@ const NAMESPACE_SIZE_MAX: usize = 1024;
 /// Most properties that one request may name.
 const PROPERTIES_MAX: usize = 256;
 
+/// Namespaces that no element has: they are those of `xml:` and `xmlns:` (Namespaces in XML 1.0, section 3).
+const RESERVED: [&str; 2] = [
+    "http://www.w3.org/XML/1998/namespace",
+    "http://www.w3.org/2000/xmlns/",
+];
+
 /// The body is no XML, or not what its method wants.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bad;
@@ -87,12 +93,13 @@ fn walk(
             }
         }
         elements += 1;
-        if elements > ELEMENTS_MAX {
+        let local = start.local_name().into_inner();
+        if elements > ELEMENTS_MAX || RESERVED.contains(&namespace) || !is_name(local) {
             return Err(Bad);
         }
         visit(&Element {
             namespace,
-            local: start.local_name().into_inner(),
+            local,
             depth: depth + 1,
             content,
         })?;
@@ -102,6 +109,13 @@ fn walk(
             depth += 1;
         }
     }
+}
+
+/// Whether it is a name without a colon (Namespaces in XML 1.0, section 3), as far as ASCII goes: it is written into the answer.
+fn is_name(local: &str) -> bool {
+    let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_' || !c.is_ascii();
+    let may_follow = |c: char| may_begin(c) || c.is_ascii_digit() || matches!(c, '-' | '.');
+    local.starts_with(may_begin) && local.chars().all(may_follow)
 }
 
 /// The body of a PROPFIND; an empty one asks for everything.
@@ -258,6 +272,9 @@ mod tests {
         );
         for body in [
             &b"<propfind"[..],
+            b"<D:propfind xmlns:D=\"DAV:\"><D:prop><D:1bad/></D:prop></D:propfind>",
+            b"<D:propfind xmlns:D=\"DAV:\"><D:prop><xml:lang/></D:prop></D:propfind>",
+            b"<D:propfind xmlns:D=\"DAV:\"><D:prop><xmlns:a/></D:prop></D:propfind>",
             b"<propfind xmlns=\"DAV:\"><allprop/>",
             b"<propfind><allprop/></propfind>",
             b"<D:propfind xmlns:D=\"DAV:\"><x:allprop/></D:propfind>",

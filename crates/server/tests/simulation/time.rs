@@ -273,6 +273,22 @@ fn reset_timedout_connection_holds_for_the_end_of_a_response() {
     });
 }
 
+/// As nginx does (`ngx_http_discarded_request_body_handler`).
+#[test]
+fn reset_timedout_connection_holds_for_a_body_that_is_dropped() {
+    for (lines, resets) in [("reset_timedout_connection on;", true), ("", false)] {
+        let lines = format!("lingering_timeout 3s; {lines}");
+        serve_over(NARROW, &lines, async |server| {
+            let client = connect(&server.address).await?;
+            let head = "POST /one.txt HTTP/1.1\r\nHost: site\r\nContent-Length: 2000\r\n\r\nsome";
+            say(&client, head.as_bytes());
+            let rest = hear_all(&client).await;
+            assert_eq!(rest.is_err(), resets, "{rest:?}");
+            Ok(())
+        });
+    }
+}
+
 /// Starts a server at this address that takes one client, and does this with it once it has said so much.
 fn start_other<F: Future<Output = ()> + 'static>(
     address: &str,
@@ -432,6 +448,21 @@ fn a_limit_ends_what_is_open_and_nothing_that_comes_later() {
         {}
         assert_passed(limited, 5);
         ask(&later, &which("one")).await
+    });
+}
+
+/// As from nginx, clients get what the kernel has of their response by then.
+#[test]
+fn a_limit_takes_nothing_back() {
+    serve_over(NARROW, "", async |server| {
+        let client = connect(&server.address).await?;
+        say(&client, b"GET /large.txt HTTP/1.1\r\nHost: site\r\n\r\n");
+        engine::sleep(Duration::from_millis(5)).await;
+        server.worker.limit_open(Duration::from_secs(5));
+        engine::sleep(Duration::from_secs(10)).await;
+        let heard = hear_all(&client).await?;
+        assert!(heard.len() > 1000, "{}", heard.len());
+        Ok(())
     });
 }
 
