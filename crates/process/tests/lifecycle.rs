@@ -161,8 +161,11 @@ impl Drop for Server {
             eprintln!("--- error.log\n{}", self.log());
         }
         for worker in self.workers() {
-            if Path::new(&format!("/proc/{worker}")).exists() {
-                signal(worker, "KILL");
+            let program = fs::read_link(format!("/proc/{worker}/exe"));
+            if program.is_ok_and(|path| path.ends_with("answer")) {
+                // It may end by itself at this moment.
+                let pid = worker.to_string();
+                let _ = Command::new("kill").args(["-KILL", &pid]).output();
             }
         }
         if let Some(mut child) = self.child.take() {
