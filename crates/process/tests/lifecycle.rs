@@ -493,14 +493,28 @@ fn a_worker_that_is_told_to_end_is_replaced() {
     assert!(!server.log().contains("[alert]"));
 }
 
+/// The worker that serves, with a request under way that ends when another byte comes.
+fn kept_busy(server: &Server) -> (i32, TcpStream) {
+    let mut slow = server.connect();
+    assert_eq!(ask(&mut slow), "one");
+    slow.write_all(b"w").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    (server.worker(), slow)
+}
+
+/// Ends that request, and waits for the end of its worker, which this line tells and has not told yet.
+fn let_go(server: &Server, mut slow: TcpStream, end: &str) {
+    assert!(!server.log().contains(end));
+    slow.write_all(b"x").unwrap();
+    assert_eq!(read_line(&mut slow), "one");
+    drop(slow);
+    server.wait_for_log(end);
+}
+
 #[test]
 fn a_worker_that_is_told_to_quit_is_replaced_before_it_ends() {
     let server = Server::running("answer one;");
-    let mut slow = server.connect();
-    assert_eq!(ask(&mut slow), "one");
-    let first = server.worker();
-    slow.write_all(b"w").unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    let (first, slow) = kept_busy(&server);
     signal(first, "QUIT");
     wait_for("another worker", || server.worker() != first);
     assert_eq!(server.ask(), "one");
@@ -508,22 +522,14 @@ fn a_worker_that_is_told_to_quit_is_replaced_before_it_ends() {
     assert_eq!(server.run(&["-s", "reload"]), (Some(0), String::new()));
     wait_for("the reload", || server.ask() == "two");
     let end = format!("worker process {first} exited with code 0");
-    assert!(!server.log().contains(&end));
-    slow.write_all(b"x").unwrap();
-    assert_eq!(read_line(&mut slow), "one");
-    drop(slow);
-    server.wait_for_log(&end);
+    let_go(&server, slow, &end);
     assert_eq!(server.workers().len(), 2);
 }
 
 #[test]
 fn a_worker_that_quits_while_it_prepares_lets_that_go() {
     let server = Server::running("answer one;");
-    let mut slow = server.connect();
-    assert_eq!(ask(&mut slow), "one");
-    let first = server.worker();
-    slow.write_all(b"w").unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    let (first, slow) = kept_busy(&server);
     let pipe = server.path("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
@@ -547,11 +553,7 @@ fn a_worker_that_quits_while_it_prepares_lets_that_go() {
     wait_for("the listener's end", || connect().is_err());
     // Not that of the generation which it has let go.
     let end = format!(": worker process {first} exited with code 0");
-    assert!(!server.log().contains(&end));
-    slow.write_all(b"x").unwrap();
-    assert_eq!(read_line(&mut slow), "one");
-    drop(slow);
-    server.wait_for_log(&end);
+    let_go(&server, slow, &end);
 }
 
 #[test]

@@ -30,7 +30,7 @@ use crate::passing::rewriting::Unchanged;
 use crate::passing::sending::{AsItCame, Asked, HeadReader};
 use crate::passing::settings::Passing;
 use crate::passing::ssl::UpstreamTls;
-use crate::passing::tries::{AttemptError, Conversation, note};
+use crate::passing::tries::{AttemptError, Conversation};
 use crate::passing::tunnel;
 
 /// A protocol of that kind, with what a scope says of it.
@@ -220,7 +220,6 @@ impl UnframedConversation<'_> {
 struct UnframedReader {
     /// The head, and what has come behind it.
     reading: Reading,
-    received_in_all: usize,
 }
 
 impl HeadReader for UnframedReader {
@@ -232,10 +231,7 @@ impl HeadReader for UnframedReader {
         received: Buffer,
     ) -> Result<bool, AttemptError> {
         let reading = &mut self.reading;
-        self.received_in_all += received.len();
-        reading.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
-        let counted = self.received_in_all.min(passing.buffer_size) as u64;
-        note(request, |attempt, _| attempt.bytes_received = counted);
+        reading.note_received(received.len(), request, passing);
         reading.bytes.extend_from_slice(&received);
         let most = passing.buffer_size;
         let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
@@ -252,7 +248,7 @@ impl HeadReader for UnframedReader {
                 note_head(request, reading.head.status());
                 Ok(true)
             }
-            Ok(None) if self.received_in_all >= passing.buffer_size => Err(too_big(request)),
+            Ok(None) if reading.received >= passing.buffer_size => Err(too_big(request)),
             Ok(None) => Ok(false),
             Err(error) => {
                 let text = error.log_text(&reading.bytes);

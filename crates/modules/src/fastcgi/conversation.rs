@@ -22,7 +22,7 @@ use crate::passing::response::{
 };
 use crate::passing::sending::{Asked, BodyFraming, HeadReader};
 use crate::passing::settings::Passing;
-use crate::passing::tries::{AttemptError, Conversation, note};
+use crate::passing::tries::{AttemptError, Conversation};
 
 /// A request and its answer.
 pub(super) struct FastcgiConversation<'a> {
@@ -51,7 +51,6 @@ impl Conversation for FastcgiConversation<'_> {
             settings: self.settings,
             reading: Reading::default(),
             decoder: Decoder::new(),
-            received_in_all: 0,
             held: 0,
         };
         let mut asked = Asked::new(&self.settings.passing, peer, &mut reader);
@@ -121,7 +120,6 @@ struct FastcgiReader<'a> {
     /// The head, and what has come behind it, in its records.
     reading: Reading,
     decoder: Decoder,
-    received_in_all: usize,
     /// How many bytes have come since the head began.
     held: usize,
 }
@@ -134,11 +132,8 @@ impl HeadReader for FastcgiReader<'_> {
         passing: &Passing,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
-        self.received_in_all += received.len();
         self.held += received.len();
-        let counted = self.received_in_all.min(passing.buffer_size) as u64;
-        self.reading.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
-        note(request, |attempt, _| attempt.bytes_received = counted);
+        self.reading.note_received(received.len(), request, passing);
         while !received.is_empty() {
             let decoded = self.decoder.decode(&received).map_err(|fault| {
                 log::error!(request, Error, "{fault} {READING}");

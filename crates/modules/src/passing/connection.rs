@@ -23,8 +23,8 @@ use crate::upstream::{AtEnd, Group};
 /// A connection to a peer, or a request's part of one.
 pub(crate) struct UpstreamConnection {
     link: Link,
-    /// How it ended while the request was still being sent; empty where the peer closed it.
-    pub(crate) early_end: Option<io::Result<Buffer>>,
+    /// How it ended while the request was still being sent.
+    pub(crate) early_end: Option<io::Result<()>>,
     /// Whether the request has been given to it to its last byte.
     pub(crate) asked: bool,
     /// The peer, as long as it has the request; once it has answered.

@@ -27,7 +27,9 @@ pub(crate) struct Reading {
     pub(crate) head: ReadHead,
     pub(crate) bytes: Vec<u8>,
     pub(crate) rest: Buffer,
-    /// How much of what has come is beyond `proxy_buffer_size`.
+    /// How many bytes have come, of heads before this one and behind it as well.
+    pub(crate) received: usize,
+    /// How much of that is beyond `proxy_buffer_size`.
     pub(crate) beyond: u64,
     /// How many of the head's fields have been looked at.
     examined: usize,
@@ -46,9 +48,23 @@ impl Reading {
             head,
             bytes,
             rest: Buffer::empty(),
+            received: 0,
             beyond: 0,
             examined: 0,
         }
+    }
+
+    /// So many bytes have come. As in nginx those beyond `proxy_buffer_size` count for `$upstream_bytes_received` once they are read.
+    pub(crate) fn note_received(
+        &mut self,
+        length: usize,
+        request: &mut Request,
+        passing: &Passing,
+    ) {
+        self.received += length;
+        self.beyond = self.received.saturating_sub(passing.buffer_size) as u64;
+        let counted = self.received.min(passing.buffer_size) as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
     /// Another head follows the one that has been read, which is of no more use, and had so many bytes.
@@ -130,7 +146,7 @@ pub(crate) async fn receive(
     let early_end = peer.early_end.take();
     let receiving = peer.stream().recv(deadline);
     let received = if let Some(end) = early_end {
-        end
+        end.map(|()| Buffer::empty())
     } else if passing.tries.ignore_client_abort {
         receiving.await
     } else {

@@ -268,7 +268,7 @@ impl<'a, R: HeadReader> Asked<'a, R> {
         match early {
             Ok(received) if !received.is_empty() => self.take(request, exchange, received),
             end => {
-                self.peer.early_end = Some(end);
+                self.peer.early_end = Some(end.map(|_| ()));
                 Ok(())
             }
         }

@@ -14,14 +14,13 @@ use crate::passing::response::{
 };
 use crate::passing::sending::HeadReader;
 use crate::passing::settings::Passing;
-use crate::passing::tries::{AttemptError, note};
+use crate::passing::tries::AttemptError;
 
 /// Reads the head of the answer, and those before it.
 #[derive(Default)]
 pub(super) struct HttpReader {
     /// The head, and what has come behind it.
     pub(super) reading: Reading,
-    received_in_all: usize,
     informational: Informational,
 }
 
@@ -34,10 +33,7 @@ impl HeadReader for HttpReader {
         received: Buffer,
     ) -> Result<bool, AttemptError> {
         let answer = &mut self.reading;
-        self.received_in_all += received.len();
-        answer.beyond = self.received_in_all.saturating_sub(passing.buffer_size) as u64;
-        let counted = self.received_in_all.min(passing.buffer_size) as u64;
-        note(request, |attempt, _| attempt.bytes_received = counted);
+        answer.note_received(received.len(), request, passing);
         answer.bytes.extend_from_slice(&received);
         answer.rest = received;
         loop {
