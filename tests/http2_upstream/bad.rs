@@ -563,18 +563,18 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
     (more > 0).then(|| format!("{more} connections more"))
 }
 
-/// A client of HTTP/1 that has not sent all of its body has no answer yet: nobody takes heads of it.
+/// While a client of HTTP/1 sends its body, interim heads are read as they come: only so many of them, however short.
 #[test]
-fn interim_heads_do_not_pile_up() {
+fn interim_heads_are_bounded_beside_a_body_that_comes() {
     if is_nginx() {
         return; // it takes none
     }
     let long = "x".repeat(3500);
-    // More than come before any answer; fewer, but longer.
-    let floods = [(101, "x"), (90, &*long)];
+    // More than come before any answer; fewer, and longer.
+    let floods = [(101, "x", true), (60, &*long, false)];
     let lines = "location / { by_pass by://UP; }\n[http]\nproxy_request_buffering off;";
     each(|engine, by| {
-        for (count, value) in floods {
+        for (count, value, is_too_many) in floods {
             let upstream = Upstream::bind();
             let server = server(engine, by, lines, &upstream);
             let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -586,6 +586,12 @@ fn interim_heads_do_not_pile_up() {
             let stream = peer.wait_for_head();
             for _ in 0..count {
                 peer.head(stream, &[(":status", "103"), ("x", value)], false);
+            }
+            if !is_too_many {
+                peer.head(stream, &[(":status", "204")], true);
+                assert_eq!(super::read_answer(&mut client, false).status, 204);
+                upstream.assert_clean();
+                continue;
             }
             assert_eq!(peer.wait_for_reset(stream), ErrorCode::EnhanceYourCalm);
             assert_eq!(super::read_answer(&mut client, false).status, 502);

@@ -1,7 +1,7 @@
 //! Both ways at once: an answer begins, and ends, while its request still comes; and trailers.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 
@@ -12,7 +12,7 @@ use support::{PATIENCE, is_nginx};
 
 use super::flow::{bytes, is_still};
 use super::upstream::{Heard, Upstream, WINDOW_AT_FIRST, data, plain, whole};
-use super::{each, open, pairs, post, send, server, wait_for};
+use super::{By, each, open, pairs, post, send, server, wait_for};
 
 /// Passes all on as it comes.
 const AT_ONCE: &str = "location / { by_pass by://u; proxy_buffering off; proxy_request_buffering off; proxy_pass_trailers on; }
@@ -59,6 +59,59 @@ fn both_ways_go_on_beside_each_other() {
         assert!(response.ended && response.reset.is_none());
         upstream.assert_clean();
     });
+}
+
+/// The same for a client of HTTP/1, whose connection serves the next request then.
+#[test]
+fn both_ways_go_on_beside_each_other_for_a_client_of_http1() {
+    each(|engine, by| {
+        if by == By::Grpc {
+            return;
+        }
+        let upstream = Upstream::bind();
+        let server = server(engine, by, AT_ONCE, &upstream);
+        let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n";
+        client.write_all(head.as_bytes()).unwrap();
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        let stream = peer.wait_for_head();
+        peer.head(
+            stream,
+            &[(":status", "200"), ("content-length", "60")],
+            false,
+        );
+        let mut answer = read_up_to(&mut client, |read| read.ends_with(b"\r\n\r\n"));
+        assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        for count in 1..=20 {
+            client.write_all(b"abc").unwrap();
+            peer.wait_until(|peer| peer.requests[&stream].body.len() == 3 * count);
+            peer.data(stream, b"xyz", count == 20);
+            answer = read_up_to(&mut client, |read| read.len() == 3);
+            assert_eq!(answer, b"xyz");
+        }
+        assert_eq!(peer.wait_for_rest(stream).body, b"abc".repeat(20));
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let stream = peer.wait_for_head();
+        peer.answer(stream, "200", b"ok");
+        answer = read_up_to(&mut client, |read| read.ends_with(b"\r\n\r\nok"));
+        assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        upstream.assert_clean();
+    });
+}
+
+/// What comes until it is enough.
+fn read_up_to(client: &mut TcpStream, is_enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut read = Vec::new();
+    while !is_enough(&read) {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        read.extend(byte);
+    }
+    read
 }
 
 #[test]

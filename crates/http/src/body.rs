@@ -317,6 +317,14 @@ impl RequestBody {
         self.ended = true;
     }
 
+    /// Takes over what was counted of it beside the response.
+    pub fn count_as(&mut self, counted: &RequestBody) {
+        self.received = counted.received;
+        self.framing = counted.framing;
+        self.refused = counted.refused;
+        self.ended |= counted.ended;
+    }
+
     /// Its length, once it has been read whole; nothing is left of one that was given up.
     pub fn length(&self) -> Option<u64> {
         match &self.stored {
@@ -416,6 +424,11 @@ impl RequestBody {
     /// Whether it has been read whole.
     pub fn is_read(&self) -> bool {
         !matches!(self.stored, Stored::Nowhere)
+    }
+
+    /// Whether a handler has read some of it.
+    pub fn is_begun(&self) -> bool {
+        self.taken || self.is_read()
     }
 
     /// The body as a subrequest has it: what has been read whole, an empty one where a length was announced or chunks were

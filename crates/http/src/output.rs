@@ -299,7 +299,7 @@ async fn next_piece(
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
-            Given::Broken(Break::Framing | Break::Unkept) => {
+            Given::Broken(Break::Framing | Break::Unkept | Break::Request) => {
                 request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);
             }

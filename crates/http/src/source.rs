@@ -42,6 +42,8 @@ pub enum Break {
     Framing,
     /// What has come of it could not be kept.
     Unkept,
+    /// The body of the request that it answers is broken off.
+    Request,
 }
 
 /// A source of a body; see the module.

@@ -289,6 +289,17 @@ impl Transport {
         self.stream.drained(limit)
     }
 
+    /// See [`Stream::poll_drained`].
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn poll_drained(&self, limit: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(session) = self.session.get() {
+            session.seal(&self.stream);
+        }
+        self.stream.poll_drained(limit, context)
+    }
+
     /// See [`Stream::set_send_timeout`].
     pub fn set_send_timeout(&self, timeout: Duration) {
         self.stream.set_send_timeout(timeout);

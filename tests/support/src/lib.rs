@@ -126,9 +126,8 @@ impl Server {
     /// Waits until the log of this name holds this text.
     pub fn wait_for_line(&self, log: &str, text: &str) {
         let started = Instant::now();
-        let path = self.prefix.join("logs").join(log);
         loop {
-            let so_far = fs::read_to_string(&path).unwrap_or_default();
+            let so_far = self.log(log);
             if so_far.contains(text) {
                 return;
             }
@@ -139,7 +138,12 @@ impl Server {
 
     /// The error log so far.
     pub fn error_log(&self) -> String {
-        fs::read_to_string(self.prefix.join("logs/error.log")).unwrap_or_default()
+        self.log("error.log")
+    }
+
+    /// The log of this name so far.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.prefix.join("logs").join(name)).unwrap_or_default()
     }
 
     /// A new connection.

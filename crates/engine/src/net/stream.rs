@@ -162,6 +162,16 @@ impl Stream {
         }
     }
 
+    /// One look at what [`drained`](Self::drained) waits for, for a caller that keeps no future: the task is woken when there is more to
+    /// see, until the next look or the end of the stream.
+    ///
+    /// # Errors
+    /// As [`drained`](Self::drained).
+    pub fn poll_drained(&self, limit: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = enter(|worker| worker.poll_drained(self.key, limit as u64, context.waker()));
+        spent(result, context)
+    }
+
     /// How long the peer may take nothing before [`drained`](Self::drained) and [`finish`](Self::finish) give up. 60 s at
     /// first.
     pub fn set_send_timeout(&self, timeout: Duration) {
@@ -352,15 +362,19 @@ impl Future for Drained<'_> {
         let (key, limit) = (self.stream.key, self.limit);
         let result = enter(|worker| worker.poll_drained(key, limit, context.waker()));
         self.waiting = result.is_pending();
-        if matches!(result, Poll::Ready(Ok(()))) {
-            // What is pushed leaves, whatever the share.
-            if budget::is_used_up(context) {
-                return Poll::Pending;
-            }
-            budget::spend();
-        }
-        result
+        spent(result, context)
     }
+}
+
+/// What is pushed leaves, whatever the share of the task's turn: its end alone is part of that.
+fn spent(drained: Poll<io::Result<()>>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    if matches!(drained, Poll::Ready(Ok(()))) {
+        if budget::is_used_up(context) {
+            return Poll::Pending;
+        }
+        budget::spend();
+    }
+    drained
 }
 
 impl Drop for Drained<'_> {

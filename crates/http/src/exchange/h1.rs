@@ -13,20 +13,22 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, at_once, either};
-use proto::h1::chunked::{ChunkLine, DATA_END, Decoded, Decoder, LAST_BEFORE_TRAILERS};
+use proto::h1::chunked::{ChunkLine, DATA_END, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
 use proto::header::Known;
 use proto::method::Method;
 use proto::status;
 
-use crate::body::Refused;
+use crate::body::RequestBody;
 use crate::connection::Connection;
 use crate::constant;
 use crate::core::LingeringClose;
 use crate::exchange::Abort;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::fields::{self, Line};
+use crate::exchange::intake::{Intake, Next};
 use crate::exchange::sender::{Sender, Wire};
+use crate::exchange::upload::{H1Upload, Lent};
 use crate::hot::Form;
 use crate::log;
 use crate::request::Request;
@@ -39,27 +41,6 @@ const DROPPED_AT_ONCE_MAX: usize = 64;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// How much of a client's next requests is received while a response to it is prepared, in bytes.
 const AHEAD_MAX: usize = 16 * 1024;
-
-/// How much of the request's body is still to come.
-#[derive(Debug)]
-enum Incoming {
-    /// Nothing: there was none, or all of it has been read.
-    Nothing,
-    /// This many bytes.
-    Length(u64),
-    /// Chunks until the last one.
-    Chunked(Box<Decoder>),
-}
-
-impl Incoming {
-    fn of(length: BodyLength) -> Incoming {
-        match length {
-            BodyLength::None | BodyLength::Length(0) => Incoming::Nothing,
-            BodyLength::Length(length) => Incoming::Length(length),
-            BodyLength::Chunked => Incoming::Chunked(Box::new(Decoder::new())),
-        }
-    }
-}
 
 /// Whether the connection goes on after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +66,11 @@ impl After {
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
-    input: Buffer,
-    incoming: Incoming,
+    intake: Intake,
+    /// While that is with what reads the body beside the response.
+    lent: Option<Rc<Lent>>,
+    /// What was counted of a body that was read so, until the request has it.
+    counted: Option<Box<RequestBody>>,
     version: Version,
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
@@ -95,8 +79,6 @@ pub struct H1 {
     client_is_done: bool,
     /// A body that is still to come is waited for before the connection closes.
     may_linger: bool,
-    /// The head was no request, or a chunk of the body is too much: what is left of it is not read.
-    refused: bool,
     /// What comes of the request's body is dropped, whatever else is waited for.
     discards: bool,
     /// What was wrong with a body that was dropped so, until it is logged.
@@ -113,12 +95,6 @@ pub struct H1 {
     timed_out: bool,
     /// Nothing of the response has left, and nothing will.
     taken_back: bool,
-    /// Bytes of the request's body that came last, 0 as long as there are none but those that came with the head.
-    portion: usize,
-    /// What was received last has filled its buffer: the kernel may have more.
-    filled: bool,
-    /// What of the body had been taken in before those.
-    before_portion: Refused,
     /// What of the head waits for its time (`limit_rate`).
     held: Bytes,
     /// The response as it leaves, where its scope always gives the same one.
@@ -153,11 +129,9 @@ impl H1 {
         length: BodyLength,
         input: Buffer,
     ) -> H1 {
-        let begun = H1::begun(connection, version, length, input);
-        H1 {
-            refused: matches!(begun.incoming, Incoming::Nothing),
-            ..begun
-        }
+        let mut begun = H1::begun(connection, version, length, input);
+        begun.intake.refused = begun.intake.is_read();
+        begun
     }
 
     /// An exchange of which nothing is known but where it comes from: its client waits for nothing, and its connection ends
@@ -170,15 +144,14 @@ impl H1 {
     ) -> H1 {
         H1 {
             connection: Rc::clone(connection),
-            filled: input.is_full(),
-            input,
-            incoming: Incoming::of(length),
+            intake: Intake::new(length, input),
+            lent: None,
+            counted: None,
             version,
             continue_wanted: false,
             keep_alive: false,
             client_is_done: false,
             may_linger: true,
-            refused: false,
             discards: false,
             bad_body: None,
             chunked: false,
@@ -188,8 +161,6 @@ impl H1 {
             upgraded: false,
             timed_out: false,
             taken_back: false,
-            portion: 0,
-            before_portion: Refused::default(),
             held: Bytes::new(),
             constant: None,
         }
@@ -217,9 +188,8 @@ impl H1 {
 
     /// See `Exchange::body_at_hand`.
     pub fn body_at_hand(&self) -> bool {
-        matches!(self.incoming, Incoming::Nothing)
-            || !self.input.is_empty()
-            || self.connection.stream.has_received()
+        let intake = &self.intake;
+        intake.is_read() || !intake.input.is_empty() || self.connection.stream.has_received()
     }
 
     /// See `Exchange::receive_at_hand`.
@@ -227,7 +197,7 @@ impl H1 {
         if self.body_at_hand() {
             return true;
         }
-        if !self.filled || matches!(self.incoming, Incoming::Nothing) {
+        if !self.intake.filled || self.intake.is_read() {
             return false; // the kernel had no more
         }
         // io_uring takes a round of the loop for it.
@@ -238,22 +208,11 @@ impl H1 {
         };
         match received {
             Some(Ok(buffer)) if !buffer.is_empty() => {
-                self.begin_portion(request, buffer);
+                self.intake.begin_portion(&request.body, buffer);
                 true
             }
             _ => false, // an end or an error is found again
         }
-    }
-
-    /// Takes bytes of the body that did not come with the head.
-    fn begin_portion(&mut self, request: &Request, buffer: Buffer) {
-        self.portion = buffer.len();
-        self.filled = buffer.is_full();
-        self.input = buffer;
-        self.before_portion = Refused {
-            framed: request.body.received_framed(),
-            data: request.body.received(),
-        };
     }
 
     /// See `Exchange::upgrade`.
@@ -261,11 +220,36 @@ impl H1 {
         self.keep_alive = false;
         self.may_linger = false;
         self.upgraded = true;
-        Upgraded::h1(&self.connection, std::mem::take(&mut self.input))
+        self.settle();
+        Upgraded::h1(&self.connection, std::mem::take(&mut self.intake.input))
     }
 
     /// See `Exchange::read_body`.
     pub async fn read_body(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        self.take_back_intake(request);
+        self.send_continue(request);
+        let read = self.read_next(request).await;
+        self.heed_intake();
+        read
+    }
+
+    async fn read_next(&mut self, request: &mut Request) -> Result<Option<Bytes>, Abort> {
+        loop {
+            let size_max = request.plan.core.client_max_body_size;
+            match self.intake.next(&mut request.body, size_max)? {
+                Next::Bytes(bytes) => return Ok(Some(bytes)),
+                Next::End => return Ok(None),
+                Next::Nothing => {}
+            }
+            let timeout = request.plan.core.client_body_timeout;
+            let deadline = request.body.wait_until(timeout);
+            let received = self.connection.stream.recv(Some(deadline)).await;
+            self.intake.receive(&request.body, received)?;
+        }
+    }
+
+    /// Sends `100 Continue` where the client waits for it.
+    fn send_continue(&mut self, request: &mut Request) {
         if std::mem::take(&mut self.continue_wanted) && !self.head_sent {
             let stream = &self.connection.stream;
             stream.push(Segment::Bytes(Bytes::from_static(CONTINUE)));
@@ -274,143 +258,66 @@ impl H1 {
             request.sent.bytes += CONTINUE.len() as u64;
             request.sent.body_bytes += CONTINUE.len() as u64;
         }
-        loop {
-            let size_max = request.plan.core.client_max_body_size;
-            if let Some(bytes) = self.decode(request, size_max)? {
-                return Ok(Some(bytes));
-            }
-            if matches!(self.incoming, Incoming::Nothing) {
-                return Ok(None);
-            }
-            let timeout = request.plan.core.client_body_timeout;
-            let deadline = request.body.wait_until(timeout);
-            let received = match self.connection.stream.recv(Some(deadline)).await {
-                Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    self.timed_out = true;
-                    return Err(Abort::BodyTimedOut);
-                }
-                received => received?,
-            };
-            if received.is_empty() {
-                return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
-            }
-            self.begin_portion(request, received);
+    }
+
+    /// See `Exchange::upload`.
+    pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
+        self.take_back_intake(request);
+        if self.intake.is_read() || self.discards {
+            return None;
+        }
+        self.send_continue(request);
+        request.body.note_taken();
+        let intake = std::mem::take(&mut self.intake);
+        let lent = Rc::new(Lent::new(&self.connection, intake, request.body.clone()));
+        self.lent = Some(Rc::clone(&lent));
+        Some(H1Upload::new(lent, &request.plan.core))
+    }
+
+    /// Takes back what had been lent to what reads the body beside the response, which gets no more of it.
+    fn settle(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            let (intake, counted) = lent.give_back();
+            self.intake = intake;
+            self.counted = Some(Box::new(counted));
+            self.heed_intake();
         }
     }
 
-    /// What of the received bytes belongs to the body. A chunk by which it becomes longer than `size_max` (0: any length)
-    /// is refused when its size is known. As in nginx, of a body that is refused all that came last counts for
-    /// `$request_length`, unless that came with the head.
-    fn decode(&mut self, request: &mut Request, size_max: u64) -> Result<Option<Bytes>, Abort> {
-        let mut refused = self.before_portion;
-        refused.framed += self.portion as u64;
-        while !self.input.is_empty() {
-            match &mut self.incoming {
-                Incoming::Nothing => return Ok(None),
-                Incoming::Length(left) => {
-                    let taken = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(self.input.len());
-                    *left -= taken as u64;
-                    if *left == 0 {
-                        self.incoming = Incoming::Nothing;
-                    }
-                    request.body.note_received(taken as u64);
-                    return Ok(Some(take_front(&mut self.input, taken)));
-                }
-                Incoming::Chunked(decoder) => {
-                    let received = request.body.received();
-                    // One chunk at a time where one may be the first that is too much.
-                    let at_most = received.saturating_add(self.input.len() as u64);
-                    let decoded = match size_max != 0 && at_most > size_max {
-                        true => decoder.decode(&self.input),
-                        false => decoder.gather(&mut self.input),
-                    };
-                    let Ok(decoded) = decoded else {
-                        request.body.note_refused(refused);
-                        return Err(self.lose_framing());
-                    };
-                    let done = decoded.done;
-                    let length = decoded.data.len() as u64;
-                    request.body.note_received(length);
-                    let framing = decoded.consumed as u64 - length;
-                    request.body.note_framing(framing);
-                    let to_come = decoder.remaining();
-                    let announced = received.saturating_add(length).saturating_add(to_come);
-                    let chunk = match to_come {
-                        0 => length,
-                        _ => decoder.chunk_size(),
-                    };
-                    let bytes = take_data(&mut self.input, &decoded);
-                    if size_max != 0 && chunk > 0 && announced > size_max {
-                        self.refused = true;
-                        request.body.note_refused(refused);
-                        return Err(Abort::BodyTooLarge {
-                            received: announced.saturating_sub(chunk),
-                            chunk,
-                        });
-                    }
-                    if done {
-                        self.incoming = Incoming::Nothing;
-                        request.body.note_end();
-                    }
-                    if bytes.is_some() || done {
-                        return Ok(bytes);
-                    }
-                }
-            }
+    /// The same; what was counted is the request's.
+    fn take_back_intake(&mut self, request: &mut Request) {
+        self.settle();
+        if let Some(counted) = self.counted.take() {
+            request.body.count_as(&counted);
         }
-        Ok(None)
     }
 
-    /// Chunks that are none have come: where the body ends, and what follows it, is not known any more.
-    fn lose_framing(&mut self) -> Abort {
-        self.incoming = Incoming::Nothing;
-        self.keep_alive = false;
-        self.may_linger = false;
-        Abort::BadBody("client sent invalid chunked body")
+    /// What has come of the body may say how the connection goes on.
+    fn heed_intake(&mut self) {
+        if self.intake.is_lost {
+            self.keep_alive = false;
+            self.may_linger = false;
+        }
+        self.timed_out |= self.intake.timed_out;
     }
 
-    /// Drops what of the received bytes belongs to the body. As in nginx, it counts neither for `$request_length` nor for
-    /// `$content_length`.
+    /// Drops what of the received bytes belongs to the body.
     fn drop_received(&mut self) -> Result<(), Abort> {
-        while !self.input.is_empty() {
-            let ended = match &mut self.incoming {
-                Incoming::Nothing => return Ok(()),
-                Incoming::Length(left) => {
-                    let dropped = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(self.input.len());
-                    *left -= dropped as u64;
-                    self.input.advance(dropped);
-                    *left == 0
-                }
-                Incoming::Chunked(decoder) => {
-                    let Ok(decoded) = decoder.decode(&self.input) else {
-                        return Err(self.lose_framing());
-                    };
-                    self.input.advance(decoded.consumed);
-                    decoded.done
-                }
-            };
-            if ended {
-                self.incoming = Incoming::Nothing;
-            }
-        }
-        self.input = Buffer::default(); // its memory is for others
-        Ok(())
+        let dropped = self.intake.drop_received();
+        self.heed_intake();
+        dropped
     }
 
     /// Receives and drops what comes of a body that is discarded, beside whatever else is waited for: a client may send all of
     /// it before it reads. Returns once no more of it is to come.
     async fn discard(&mut self) {
-        while self.discards && !matches!(self.incoming, Incoming::Nothing) {
+        while self.discards && !self.intake.is_read() {
             let received = self.connection.stream.recv(None).await;
             match received {
                 Ok(buffer) if !buffer.is_empty() => {
-                    self.input = buffer;
+                    self.intake.input = buffer;
                     self.bad_body = self.drop_received().err();
-                    self.input.fit(); // it may be kept as long as the response takes
+                    self.intake.input.fit(); // it may be kept as long as the response takes
                 }
                 // The client has left, or sends nothing more and may still read.
                 _ => {
@@ -424,19 +331,22 @@ impl H1 {
 
     /// See `Exchange::drop_body_at_hand`.
     pub async fn drop_body_at_hand(&mut self, request: &mut Request) -> Result<(), Abort> {
-        if !matches!(self.incoming, Incoming::Nothing) {
+        if self.lent.as_ref().is_some_and(|lent| !lent.is_over()) {
+            return Ok(()); // something reads it beside the response
+        }
+        self.take_back_intake(request);
+        if !self.intake.is_read() {
             self.drop_received()?;
             for _ in 0..DROPPED_AT_ONCE_MAX {
-                let ended = matches!(self.incoming, Incoming::Nothing);
-                if ended || !self.receive_at_hand(request).await {
+                if self.intake.is_read() || !self.receive_at_hand(request).await {
                     break;
                 }
                 self.drop_received()?;
             }
             request.body.note_skipped();
-            match self.incoming {
-                Incoming::Nothing => request.body.note_end(),
-                _ => self.discards = true,
+            match self.intake.is_read() {
+                true => request.body.note_end(),
+                false => self.discards = true,
             }
         }
         Ok(())
@@ -532,6 +442,7 @@ impl H1 {
     /// Leaves the connection to the next request, or says that there is none; discards what is
     /// left of the request's body. The rest of the received bytes comes back.
     pub async fn leave(mut self, request: &mut Request, whole: bool) -> (After, Buffer) {
+        self.take_back_intake(request);
         if self.upgraded {
             return (After::Drop, Buffer::default());
         }
@@ -544,8 +455,8 @@ impl H1 {
         let core = Arc::clone(&request.plan.core);
         // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
         // wait.
-        let unread = !matches!(self.incoming, Incoming::Nothing);
-        if unread && self.may_linger && !self.refused && !request.body.is_read() {
+        let unread = !self.intake.is_read();
+        if unread && self.may_linger && !self.intake.refused && !request.body.is_begun() {
             // As in nginx, its time begins when the response has left.
             self.discards = true;
             if self.drained(0).await.is_err() {
@@ -568,11 +479,12 @@ impl H1 {
             }
             self.connection
                 .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
-            return (After::KeepAlive, self.input);
+            return (After::KeepAlive, self.intake.input);
         }
+        let intake = &self.intake;
         let at_hand =
-            self.refused || !self.input.is_empty() || self.connection.stream.has_received();
-        let unread = at_hand || !matches!(self.incoming, Incoming::Nothing);
+            intake.refused || !intake.input.is_empty() || self.connection.stream.has_received();
+        let unread = at_hand || !intake.is_read();
         let linger = match core.lingering_close {
             LingeringClose::Off => false,
             // What the client has sent already would answer a close with a reset.
@@ -580,7 +492,7 @@ impl H1 {
             LingeringClose::Always => true,
         };
         if linger {
-            self.input = Buffer::default();
+            self.intake.input = Buffer::default();
             self.connection
                 .linger(core.lingering_time, core.lingering_timeout)
                 .await;
@@ -631,13 +543,13 @@ impl H1 {
                 log::abort(request, &abort);
                 return false;
             }
-            if matches!(self.incoming, Incoming::Nothing) {
+            if self.intake.is_read() {
                 request.body.note_end();
                 return true;
             }
             let deadline = (engine::now() + core.lingering_timeout).min(end);
             match self.connection.stream.recv(Some(deadline)).await {
-                Ok(buffer) if !buffer.is_empty() => self.input = buffer,
+                Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     if core.reset_timedout_connection {
                         self.connection.stream.reset_when_dropped();
@@ -728,22 +640,26 @@ impl Wire for H1 {
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     async fn client_gone(&mut self) -> Abort {
+        if let Some(lent) = self.lent.clone() {
+            lent.over().await; // until then what has it finds out
+            self.settle();
+        }
         self.discard().await;
-        if !matches!(self.incoming, Incoming::Nothing) {
+        if !self.intake.is_read() {
             return std::future::pending().await;
         }
-        while self.input.len() < AHEAD_MAX {
+        while self.intake.input.len() < AHEAD_MAX {
             match self.connection.stream.recv(None).await {
                 Ok(buffer) if buffer.is_empty() => {
                     return Abort::Closed(ErrorKind::ConnectionAborted.into());
                 }
-                Ok(mut buffer) if self.input.is_empty() => {
+                Ok(mut buffer) if self.intake.input.is_empty() => {
                     buffer.fit(); // it may be kept as long as the response takes
-                    self.input = buffer;
+                    self.intake.input = buffer;
                 }
                 Ok(buffer) => {
-                    let joined = [self.input.as_ref(), buffer.as_ref()].concat();
-                    self.input = Buffer::copy_of(&joined);
+                    let joined = [self.intake.input.as_ref(), buffer.as_ref()].concat();
+                    self.intake.input = Buffer::copy_of(&joined);
                 }
                 Err(error) => return error.into(),
             }
@@ -758,34 +674,6 @@ impl Wire for H1 {
     fn is_whole(&self) -> bool {
         self.announced.is_none_or(|left| left == 0)
     }
-}
-
-/// Takes so many bytes off the front: without a copy where nothing is left then.
-pub fn take_front(input: &mut Buffer, length: usize) -> Bytes {
-    if length == input.len() {
-        return std::mem::take(input).into_bytes();
-    }
-    let bytes = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
-    input.advance(length);
-    bytes
-}
-
-/// Takes what has been decoded off the front, and gives the data in it, if there is any.
-pub fn take_data(input: &mut Buffer, decoded: &Decoded) -> Option<Bytes> {
-    let framing = decoded.consumed - decoded.data.end;
-    input.advance(decoded.data.start);
-    let data = match input.len() == decoded.data.len() + framing {
-        true => {
-            input.truncate(decoded.data.len());
-            std::mem::take(input).into_bytes()
-        }
-        false => {
-            let data = take_front(input, decoded.data.len());
-            input.advance(framing);
-            data
-        }
-    };
-    (!data.is_empty()).then_some(data)
 }
 
 /// Whether the connection may serve another request after this one.

@@ -9,9 +9,11 @@
 pub mod duplex;
 pub mod fields;
 pub mod h1;
+pub mod intake;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod sender;
+pub mod upload;
 
 use std::io;
 
@@ -23,8 +25,8 @@ use crate::ahead;
 use crate::chain::Encoder;
 use crate::exchange::duplex::Upgraded;
 use crate::exchange::sender::{Sender, Wire};
+use crate::exchange::upload::Upload;
 use crate::http2::exchange::H2;
-use crate::http2::upload::Upload;
 use crate::output::{Piece, READ_SIZE};
 use crate::request::Request;
 use crate::response::{Field, last_modified};
@@ -163,11 +165,15 @@ impl Exchange {
         }
     }
 
-    /// What is left of the request's body, to be read beside the response; `None` where a client sends its body before it reads (HTTP/1), or
-    /// there is none.
+    /// What is left of the request's body, to be read beside the response; `None` where nothing is. Sends `100 Continue` where the client
+    /// waits for it.
     pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
-        match &self.protocol {
-            Protocol::H2(h2) if request.is_main() => h2.upload(request),
+        if !request.is_main() {
+            return None;
+        }
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.upload(request).map(Upload::H1),
+            Protocol::H2(h2) => h2.upload(request).map(Upload::H2),
             _ => None,
         }
     }

@@ -19,7 +19,7 @@ use crate::exchange::sender::Wire;
 use crate::http2::head;
 use crate::http2::stream::{AHEAD_MAX, Flow, Shared};
 use crate::http2::tunnel::Tunnel;
-use crate::http2::upload::{self, Upload};
+use crate::http2::upload::{self, H2Upload};
 use crate::request::Request;
 use crate::response::{Field, Response};
 
@@ -97,12 +97,12 @@ impl H2 {
     }
 
     /// See `Exchange::upload`.
-    pub fn upload(&self, request: &mut Request) -> Option<Upload> {
+    pub fn upload(&self, request: &mut Request) -> Option<H2Upload> {
         if self.asks_for_tunnel {
             return None;
         }
         request.body.note_taken();
-        Some(Upload::new(&self.shared, &self.flow, request))
+        Some(H2Upload::new(&self.shared, &self.flow, request))
     }
 
     /// See `Exchange::body_at_hand`.

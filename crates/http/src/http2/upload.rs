@@ -2,10 +2,13 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::Sleep;
 use engine::select::{Either, either};
 
 use crate::exchange::Abort;
@@ -15,49 +18,56 @@ use crate::request::Request;
 /// How much of a request's body may come ahead of a handler that reads it, in bytes.
 pub(super) const READING_WINDOW: u32 = 256 * 1024;
 
-/// A body that is read beside its exchange: what is left of it.
-pub struct Upload {
+/// See [`Upload`](crate::exchange::upload::Upload).
+pub struct H2Upload {
     shared: Rc<Shared>,
     flow: Rc<Flow>,
     timeout: Duration,
     /// 0 is no limit.
     size_max: u64,
     received: u64,
+    /// Where the client is waited for: for how long yet.
+    patience: Option<Sleep>,
 }
 
-impl Upload {
+impl H2Upload {
     /// What is left of the body of this request.
-    pub(super) fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, request: &Request) -> Upload {
+    pub(super) fn new(shared: &Rc<Shared>, flow: &Rc<Flow>, request: &Request) -> H2Upload {
         let core = &request.plan.core;
         flow.set_uploaded(true);
-        Upload {
+        shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
+        H2Upload {
             shared: Rc::clone(shared),
             flow: Rc::clone(flow),
             timeout: core.client_body_timeout,
             size_max: core.client_max_body_size,
             received: request.body.received() + flow.uploaded(),
+            patience: None,
         }
     }
 
-    /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// As `Exchange::read_body`.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Abort> {
-        let deadline = engine::now() + self.timeout;
-        let part = next_part(&self.shared, &self.flow, deadline).await?;
+    /// See [`Upload::poll_next`](crate::exchange::upload::Upload::poll_next).
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
+        let Poll::Ready(part) = poll_part(&self.shared, &self.flow, context) else {
+            let timeout = self.timeout;
+            let patience = self.patience.get_or_insert_with(|| engine::sleep(timeout));
+            ready!(Pin::new(patience).poll(context));
+            return Poll::Ready(Err(Abort::BodyTimedOut));
+        };
+        self.patience = None;
+        let part = part?;
         if let Some(part) = &part {
             let (received, length) = (self.received, part.len() as u64);
             self.received += length;
             self.flow.note_uploaded(length);
             if self.size_max != 0 && self.received > self.size_max {
-                return Err(Abort::BodyTooLarge {
+                return Poll::Ready(Err(Abort::BodyTooLarge {
                     received,
                     chunk: length,
-                });
+                }));
             }
         }
-        Ok(part)
+        Poll::Ready(Ok(part))
     }
 
     /// Whether nothing is left.
@@ -66,7 +76,7 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for H2Upload {
     fn drop(&mut self) {
         self.flow.set_uploaded(false);
     }
@@ -79,29 +89,36 @@ pub(super) async fn next_part(
     deadline: Instant,
 ) -> Result<Option<Bytes>, Abort> {
     shared.with(|machine| machine.widen(flow.number, READING_WINDOW));
-    let next = poll_fn(|context| {
-        flow.poll_received(context.waker(), |flow| {
-            if flow.is_gone() {
-                let reset = io::ErrorKind::ConnectionReset.into();
-                return Some(Err(Abort::Closed(reset)));
-            }
-            if flow.take_fault().is_some() {
-                return Some(Err(Abort::BadBody(
-                    "client sent a body that is not as long as announced",
-                )));
-            }
-            match flow.take_received() {
-                Some(part) => Some(Ok(Some(part))),
-                None => flow.is_read().then_some(Ok(None)),
-            }
-        })
-    });
-    let part = match either(next, engine::sleep_until(deadline)).await {
-        Either::First(part) => part?,
-        Either::Second(()) => return Err(Abort::BodyTimedOut),
-    };
+    let next = poll_fn(|context| poll_part(shared, flow, context));
+    match either(next, engine::sleep_until(deadline)).await {
+        Either::First(part) => part,
+        Either::Second(()) => Err(Abort::BodyTimedOut),
+    }
+}
+
+/// The same as far as it has come.
+fn poll_part(
+    shared: &Shared,
+    flow: &Flow,
+    context: &mut Context<'_>,
+) -> Poll<Result<Option<Bytes>, Abort>> {
+    let part = ready!(flow.poll_received(context.waker(), |flow| {
+        if flow.is_gone() {
+            let reset = io::ErrorKind::ConnectionReset.into();
+            return Some(Err(Abort::Closed(reset)));
+        }
+        if flow.take_fault().is_some() {
+            return Some(Err(Abort::BadBody(
+                "client sent a body that is not as long as announced",
+            )));
+        }
+        match flow.take_received() {
+            Some(part) => Some(Ok(Some(part))),
+            None => flow.is_read().then_some(Ok(None)),
+        }
+    }))?;
     give_credit(shared, flow, part.as_ref().map_or(0, Bytes::len));
-    Ok(part)
+    Poll::Ready(Ok(part))
 }
 
 /// Bytes have been read: as many more may come.

@@ -207,28 +207,9 @@ pub fn abort(request: &mut Request, abort: &Abort) {
                 Printable(&path)
             );
         }
-        // As in nginx it is an error only where chunks are malformed.
-        Abort::BadBody(text) => match request.client.h1() {
-            Some(_) => error!(request, Error, "{text}"),
-            None => error!(request, Info, "{text}"),
-        },
-        Abort::BodyTooLarge { received, chunk } => match request.client.h1() {
-            Some(_) => error!(
-                request,
-                Error, "client intended to send too large chunked body: {received}+{chunk} bytes"
-            ),
-            None => {
-                let length = received.saturating_add(*chunk);
-                error!(
-                    request,
-                    Error, "client intended to send too large chunked body: {length} bytes"
-                );
-            }
-        },
-        // nginx says so of HTTP/2 alone.
-        Abort::BodyTimedOut => {
-            if request.client.h1().is_none() {
-                error!(request, Info, "client timed out {TIMED_OUT}");
+        Abort::BadBody(_) | Abort::BodyTooLarge { .. } | Abort::BodyTimedOut => {
+            if let Some((level, text)) = body_fault(abort, request.client.h1().is_some()) {
+                write(request, level, format_args!("{text}"));
             }
         }
         // Logged where it was found, or nothing is to be said of it.
@@ -239,6 +220,34 @@ pub fn abort(request: &mut Request, abort: &Abort) {
         | Abort::Silently
         | Abort::Ended => {}
     }
+}
+
+/// What nginx says of a client whose body is broken off so, if anything; `is_http1` tells how it came.
+pub fn body_fault(abort: &Abort, is_http1: bool) -> Option<(Level, String)> {
+    Some(match abort {
+        // It is an error only where chunks are malformed.
+        Abort::BadBody(text) if is_http1 => (Level::Error, (*text).to_owned()),
+        Abort::BadBody(text) => (Level::Info, (*text).to_owned()),
+        Abort::BodyTooLarge { received, chunk } => {
+            let length = match is_http1 {
+                true => format!("{received}+{chunk}"),
+                false => received.saturating_add(*chunk).to_string(),
+            };
+            let text = format!("client intended to send too large chunked body: {length} bytes");
+            (Level::Error, text)
+        }
+        // It says so of HTTP/2 alone.
+        Abort::BodyTimedOut if is_http1 => return None,
+        Abort::BodyTimedOut => (Level::Info, format!("client timed out {TIMED_OUT}")),
+        Abort::Closed(error) => match error.raw_os_error() {
+            Some(_) => (Level::Info, format!("recv() failed {}", Errno(error))),
+            None => {
+                let text = "client prematurely closed connection";
+                (Level::Info, text.to_owned())
+            }
+        },
+        _ => (Level::Info, "client broke off its body".to_owned()),
+    })
 }
 
 /// What is being done while a response is on its way, as nginx names it: an upstream's, or its own.

@@ -21,8 +21,8 @@ pub use logs::{
 };
 
 pub use client::{
-    abort, connection_closed, connection_closed_early, http2_broken, http2_closed, http2_fault,
-    http2_reset, http2_timed_out, http2_violation, incomplete_head,
+    abort, body_fault, connection_closed, connection_closed_early, http2_broken, http2_closed,
+    http2_fault, http2_reset, http2_timed_out, http2_violation, incomplete_head,
 };
 pub use debug::{accepted, head, response};
 pub use rules::access_log::ACCESS_LOG;

@@ -27,7 +27,7 @@ use crate::passing::response::{
     READING, Reading, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
 use crate::passing::rewriting::Unchanged;
-use crate::passing::sending::{AsItCame, Asked, HeadReader};
+use crate::passing::sending::{Asked, HeadReader, as_it_came};
 use crate::passing::settings::Passing;
 use crate::passing::ssl::UpstreamTls;
 use crate::passing::tries::{AttemptError, Conversation};
@@ -210,7 +210,10 @@ impl UnframedConversation<'_> {
         match &self.outgoing.begun {
             _ if !self.passing.pass_request_body => Ok(()),
             None => asked.push_stored_body(request, exchange).await,
-            Some(begun) => asked.stream_body(request, exchange, begun, &AsItCame).await,
+            Some(begun) => {
+                let framing = as_it_came(request);
+                asked.stream_body(request, exchange, begun, framing).await
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The body of an answer, in its records.
 
 use engine::Buffer;
-use http::exchange::h1::take_front;
+use http::exchange::intake::take_front;
 use http::log::{Level, Printable};
 use http::source::Break;
 use proto::fastcgi::{Decoder, Event, Fault, stderr_text};

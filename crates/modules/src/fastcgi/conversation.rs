@@ -86,7 +86,7 @@ impl FastcgiConversation<'_> {
         }
         if passes_body {
             if let Some(parts) = request.body.in_memory() {
-                asked.sent += Stdin.push(request, asked.peer.stream(), parts);
+                asked.sent += Stdin.push(asked.peer.stream(), parts);
             } else if let Some(file) = request.body.file().cloned() {
                 let length = request.body.received();
                 let mut offset = 0;
@@ -109,7 +109,7 @@ impl FastcgiConversation<'_> {
                 }
             }
         }
-        asked.sent += Stdin.end(request, asked.peer.stream());
+        asked.sent += Stdin.end(asked.peer.stream());
         Ok(())
     }
 }
@@ -236,7 +236,7 @@ fn push_frame(stream: &Transport, frame: &StdinFrame, push: impl FnOnce(&Transpo
 struct Stdin;
 
 impl BodyFraming for Stdin {
-    fn push(&self, _: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64 {
         let mut sent = 0;
         for part in parts {
             for content in part.chunks(STDIN_LENGTH_MAX) {
@@ -251,7 +251,7 @@ impl BodyFraming for Stdin {
         sent
     }
 
-    fn end(&self, _: &Request, stream: &Transport) -> u64 {
+    fn end(&self, stream: &Transport) -> u64 {
         stream.push(Segment::Bytes(Bytes::from_static(&STDIN_END)));
         STDIN_END.len() as u64
     }

@@ -1,7 +1,7 @@
 //! A value, and the lines behind it.
 
 use engine::Buffer;
-use http::exchange::h1::take_front;
+use http::exchange::intake::take_front;
 use http::log::Level;
 use proto::memcached::{Body, INVALID_TRAILER};
 

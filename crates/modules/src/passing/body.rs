@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::{Buffer, Sleep};
 use http::exchange::Abort;
-use http::exchange::h1::{take_data, take_front};
+use http::exchange::intake::{take_data, take_front};
 use http::log::{self, Level};
 use http::output::Piece;
 use http::response::Field;
@@ -34,6 +34,7 @@ use super::response::{READING, WHILE_READING};
 use super::settings::Passing;
 use super::trailers::TrailerReader;
 use super::tries::told_left;
+use super::upload::Uploaded;
 
 /// How long a client that has kept up so far may leave what it is given before anything is written to a file for it: what leaves
 /// by the event loop takes a few turns, and a client that is as fast as its upstream a moment.
@@ -305,12 +306,12 @@ impl UpstreamBody {
     }
 
     /// Ends a response that lacks its end.
-    fn break_off(&mut self, broken: Break, told: Told) {
+    fn break_off(&mut self, broken: Break, told: impl Into<Option<Told>>) {
         self.remaining = Remaining::Nothing;
         self.received = Buffer::default();
         self.peer = None;
         self.note_end();
-        self.told.push_back(told);
+        self.told.extend(told.into());
         self.ending = Some(Ending::Broken(broken));
     }
 
@@ -441,6 +442,33 @@ impl UpstreamBody {
         }
     }
 
+    /// Goes on with the rest of the request's body, if there is any; ready where that has broken off the answer.
+    fn poll_upload(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(peer) = &mut self.peer else {
+            return Poll::Pending;
+        };
+        let Some(mut upload) = peer.upload.take() else {
+            return Poll::Pending;
+        };
+        let before = upload.sent();
+        let polled = upload.poll(peer.stream(), context);
+        let sent = upload.sent() - before;
+        if sent > 0 {
+            let mut seen = self.seen.borrow_mut();
+            seen.note(|attempt, _| attempt.bytes_sent += sent);
+        }
+        match polled {
+            Poll::Pending => peer.upload = Some(upload),
+            Poll::Ready(Uploaded::Whole) => peer.asked = true,
+            Poll::Ready(Uploaded::Ended) => {}
+            Poll::Ready(Uploaded::Broken(told)) => {
+                self.break_off(Break::Request, told);
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+
     /// Receives more, at the body's pace, unless the body has ended.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Some(pace) = &mut self.pace {
@@ -552,6 +580,9 @@ impl Source for UpstreamBody {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.poll_upload(context).is_ready() {
+            return Poll::Ready(());
+        }
         match self.ahead.is_writing() {
             true => self.poll_written(context),
             false => self.poll_receive(context),
@@ -559,7 +590,7 @@ impl Source for UpstreamBody {
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
-        if self.flush {
+        if self.poll_upload(context).is_pending() && self.flush {
             return Poll::Pending;
         }
         loop {
@@ -570,7 +601,9 @@ impl Source for UpstreamBody {
                 continue;
             }
             match self.ending {
-                Some(Ending::Broken(broken @ Break::Unkept)) => return Poll::Ready(Err(broken)),
+                Some(Ending::Broken(broken @ (Break::Unkept | Break::Request))) => {
+                    return Poll::Ready(Err(broken));
+                }
                 Some(_) => return Poll::Pending,
                 None => {}
             }

@@ -18,6 +18,7 @@ use transport::Transport;
 
 use super::http2::stream::StreamHandle;
 use super::tries::Reach;
+use super::upload::Upload;
 use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer, or a request's part of one.
@@ -33,6 +34,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) admitted: Option<Admitted>,
     /// What is learned of the session as soon as the last byte of the answer has come.
     pub(crate) at_end: Option<Box<AtEnd>>,
+    /// What is left of the request's body, which goes on its way to the peer beside the answer.
+    pub(super) upload: Option<Box<Upload>>,
     /// Where it goes once its answer has come whole.
     home: Home,
 }
@@ -76,6 +79,7 @@ impl UpstreamConnection {
             lease: None,
             admitted: None,
             at_end: None,
+            upload: None,
             home,
         }
     }
@@ -122,6 +126,7 @@ impl UpstreamConnection {
         self.at_end = None;
         self.lease = None;
         self.admitted = None;
+        self.upload = None;
         let Link::Whole(connection) = self.link else {
             return; // a stream ends by being dropped
         };

@@ -4,7 +4,7 @@
 //! declares the directives, `buffers`, `fields`, `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate` looks
 //! names up. `tries` is the loop over the peers of a group, to which a request has to be let through first (`admission`), and which `connection`s lead to
 //! (`connecting` makes them); a module's `Conversation` is had with each, to which
-//! `sending` gives the client's body. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
+//! `sending` gives the client's body, of which `upload` sends the rest once the answer comes. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
 //! the response. `body` streams the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it; `tunnel`
 //! carries upgraded connections. `interim` is what may come before an answer, `http2` how requests share connections. `probe` asks a server on our own account. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
 //! Which server of a group is asked is the business of `upstream`.
@@ -36,6 +36,7 @@ pub(crate) mod store;
 mod trailers;
 pub(crate) mod tries;
 pub(crate) mod tunnel;
+mod upload;
 pub mod variables;
 mod whole;
 

@@ -11,12 +11,14 @@ use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::Request;
+use proto::h1::chunked::DATA_END;
 use transport::Transport;
 
 use super::connection::UpstreamConnection;
 use super::response::receive;
 use super::settings::Passing;
 use super::tries::{AttemptError, client_left, failed, note};
+use super::upload::Upload;
 use base::pieces::Pieces;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
@@ -31,27 +33,60 @@ pub(crate) const SENDING: &str = "while sending request to upstream";
 /// How a protocol frames the client's body on its way to a peer.
 pub(crate) trait BodyFraming {
     /// Queues parts of it; how many bytes that is.
-    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64;
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64;
 
     /// Queues what ends it; how many bytes that is.
-    fn end(&self, request: &Request, stream: &Transport) -> u64;
+    fn end(&self, stream: &Transport) -> u64;
 }
 
-/// As the client framed it: what came at once is a chunk where that sends chunks.
-pub(crate) struct AsItCame;
+/// As the client frames its body.
+pub(crate) fn as_it_came(request: &Request) -> &'static dyn BodyFraming {
+    match request.body.chunked() {
+        true => &InChunks,
+        false => &Unframed,
+    }
+}
 
-impl BodyFraming for AsItCame {
-    fn push(&self, request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
-        push_parts(request, stream, parts)
+/// By nothing.
+struct Unframed;
+
+impl BodyFraming for Unframed {
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64 {
+        for part in parts {
+            stream.push(Segment::Bytes(part.clone()));
+        }
+        length_of(parts)
     }
 
-    fn end(&self, request: &Request, stream: &Transport) -> u64 {
-        if !request.body.chunked() {
+    fn end(&self, _: &Transport) -> u64 {
+        0
+    }
+}
+
+/// What came at once is a chunk.
+struct InChunks;
+
+impl BodyFraming for InChunks {
+    fn push(&self, stream: &Transport, parts: &[Bytes]) -> u64 {
+        let length = length_of(parts);
+        if length == 0 {
             return 0;
         }
+        let line = proto::h1::chunked::ChunkLine::new(length);
+        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
+        let pushed = Unframed.push(stream, parts);
+        stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
+        pushed + (line.as_bytes().len() + DATA_END.len()) as u64
+    }
+
+    fn end(&self, stream: &Transport) -> u64 {
         stream.push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
         LAST_CHUNK.len() as u64
     }
+}
+
+fn length_of(parts: &[Bytes]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
 }
 
 /// What reads the head of an answer while that comes, whatever frames it.
@@ -101,18 +136,19 @@ impl<'a, R: HeadReader> Asked<'a, R> {
         self.peer.asked = true;
     }
 
-    /// Passes the client's body on as it comes. What comes with the body's end leaves together with it.
+    /// Passes the client's body on as it comes. What comes with the body's end leaves together with it. Once the head of the answer has
+    /// come, what is left of it goes on beside the answer.
     pub(crate) async fn stream_body(
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,
         begun: &[Bytes],
-        framing: &impl BodyFraming,
+        framing: &'static dyn BodyFraming,
     ) -> Result<(), AttemptError> {
         // Small parts must not wait until the peer has confirmed those before them.
         let stream = self.peer.stream();
         stream.set_nodelay(request.plan.core.tcp_nodelay);
-        self.sent += framing.push(request, stream, begun);
+        self.sent += framing.push(stream, begun);
         let mut parts = Pieces::new();
         let mut is_interrupted = false;
         loop {
@@ -120,6 +156,11 @@ impl<'a, R: HeadReader> Asked<'a, R> {
             self.wait_for_peer(request, exchange).await?;
             if self.wants_no_more() {
                 self.peer.asked = false;
+                if self.has_answer {
+                    let rest = exchange.upload(request);
+                    let upload = rest.map(|client| Upload::of_client(client, framing));
+                    self.peer.upload = upload.map(Box::new);
+                }
                 return Ok(());
             }
             parts.clear();
@@ -139,9 +180,9 @@ impl<'a, R: HeadReader> Asked<'a, R> {
                     continue;
                 }
             };
-            self.sent += framing.push(request, self.peer.stream(), &parts);
+            self.sent += framing.push(self.peer.stream(), &parts);
             if ended {
-                self.sent += framing.end(request, self.peer.stream());
+                self.sent += framing.end(self.peer.stream());
                 return Ok(());
             }
         }
@@ -292,32 +333,12 @@ pub(super) fn body_broken_off(request: &mut Request, abort: Abort) -> Abort {
     let Abort::Closed(_) = &abort else {
         return abort;
     };
-    log::error!(
-        request,
-        Info,
-        "client prematurely closed connection {SENDING}"
-    );
+    if let Some((level, text)) = log::body_fault(&abort, request.client.h1().is_some()) {
+        log::write(request, level, format_args!("{text} {SENDING}"));
+    }
     note(request, |attempt, began| {
         attempt.response_time = began.elapsed()
     });
     request.response.status = 400;
     Abort::Silently
-}
-
-/// What came of a streamed body at once, framed as the client framed it: one chunk.
-fn push_parts(request: &Request, stream: &Transport, parts: &[Bytes]) -> u64 {
-    let length = parts.iter().map(|part| part.len() as u64).sum();
-    let chunked = request.body.chunked() && length > 0;
-    let line = proto::h1::chunked::ChunkLine::new(length);
-    if chunked {
-        stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
-    }
-    for part in parts {
-        stream.push(Segment::Bytes(part.clone()));
-    }
-    if !chunked {
-        return length;
-    }
-    stream.push(Segment::Bytes(Bytes::from_static(b"\r\n")));
-    length + line.as_bytes().len() as u64 + 2
 }

@@ -77,6 +77,7 @@ pub(crate) async fn run(
     }
     // It may last for days: no request is under way any more.
     peer.admitted = None;
+    peer.upload = None;
     if let Some(step) = output::respond_with_upgrade(request, exchange)? {
         return Ok(step);
     }

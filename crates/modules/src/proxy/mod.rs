@@ -35,7 +35,7 @@ use crate::passing::deliver::Delivery;
 use crate::passing::finish;
 use crate::passing::locate::locate;
 use crate::passing::response::{UpstreamResponse, refuse_upgrade};
-use crate::passing::sending::{AsItCame, Asked};
+use crate::passing::sending::{Asked, as_it_came};
 use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask};
 use crate::passing::tunnel;
 use crate::upstream::Selection;
@@ -98,7 +98,10 @@ impl HttpConversation<'_> {
         match &self.outgoing.begun {
             _ if !self.settings.passes_body() => Ok(()),
             None => asked.push_stored_body(request, exchange).await,
-            Some(begun) => asked.stream_body(request, exchange, begun, &AsItCame).await,
+            Some(begun) => {
+                let framing = as_it_came(request);
+                asked.stream_body(request, exchange, begun, framing).await
+            }
         }
     }
 }

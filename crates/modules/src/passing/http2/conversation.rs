@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::select::{Either, either};
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
-use http::output::Body;
 use http::request::{Request, Step};
 use proto::h2::ErrorCode;
 use proto::h2::client::Opening;
@@ -24,7 +22,7 @@ use super::faults;
 use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
 use super::stream::StreamHandle;
-use super::upload::{Begun, BesideUpload, Refused, Stopped, Upload, drained};
+use super::upload::{Begun, StreamUpload};
 use crate::passing::body::{Arrived, Delimited};
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::deliver::Delivery;
@@ -33,9 +31,10 @@ use crate::passing::interim::Informational;
 use crate::passing::response::{
     READING, Reading, UpstreamResponse, bad, examine, is_informational, note_head, remember,
 };
-use crate::passing::sending::{BACKLOG_MAX, SENDING, body_broken_off};
+use crate::passing::sending::{SENDING, body_broken_off};
 use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, Conversation, Failure, client_left, failed, note};
+use crate::passing::upload::{Refused, Stopped, Upload};
 
 /// How often a request that a peer has not looked at is sent again as if it had never been sent.
 const UNSERVED_MAX: u32 = 3;
@@ -70,8 +69,8 @@ pub(crate) struct Http2Conversation<'a> {
 /// An answer whose head has come.
 pub(crate) struct Http2Answer {
     pub(crate) read: UpstreamResponse,
-    /// What is left of the request's body goes on beside that of the answer.
-    upload: Option<(Upload, Refused)>,
+    /// Where the fate of the request's body will be told, if some of it is left.
+    refused: Option<Refused>,
     flow: Rc<Flow>,
 }
 
@@ -170,27 +169,31 @@ impl Conversation for Http2Conversation<'_> {
         if !stream.open(self.head, opening) {
             return Err(self.not_served());
         }
-        let upload = match ends {
-            true => Ok(None),
-            false => self.send_body(request, exchange, stream).await,
+        let mut upload = match ends {
+            true => None,
+            false => self.send_body(request, exchange, stream),
         };
         let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
         note(request, |attempt, _| attempt.bytes_sent += sent);
-        let mut upload = upload?;
         let mut reading = Reading::default();
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
+        let more = self.head.length() + flow.sent() + flow.queued() as u64 - sent;
+        note(request, |attempt, _| attempt.bytes_sent += more);
         let answer = reading.end();
         match read {
             Ok(()) => {
                 if let RequestBody::Begun(begun) = self.body {
                     begun.forget();
                 }
+                let upload = upload.map(Upload::on_stream);
+                let refused = upload.as_ref().map(Upload::refused);
+                peer.upload = upload.map(Box::new);
                 Ok(Http2Answer {
                     read: answer,
-                    upload: upload.map(|upload| (upload, Refused::default())),
+                    refused,
                     flow,
                 })
             }
@@ -216,12 +219,12 @@ impl Conversation for Http2Conversation<'_> {
 
 impl Http2Conversation<'_> {
     /// Begins to send the body: what is in memory at once, the rest beside whatever else is done.
-    async fn send_body(
+    fn send_body(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
         stream: &StreamHandle,
-    ) -> Result<Option<Upload>, AttemptError> {
+    ) -> Option<StreamUpload> {
         let (sender, timeout) = (stream.sender(), self.passing.tries.send_timeout);
         match self.body {
             RequestBody::None => {}
@@ -231,25 +234,26 @@ impl Http2Conversation<'_> {
                     sender.push(parts.iter().cloned(), true);
                 } else if let Some(file) = request.body.file().cloned() {
                     let length = request.body.received();
-                    return Ok(Some(Upload::of_file(file, length, sender, timeout)));
+                    return Some(StreamUpload::of_file(file, length, sender, timeout));
                 }
             }
             RequestBody::Begun(begun) => {
                 if begun.push(&sender) {
-                    return Ok(None);
+                    return None;
                 }
                 match exchange.upload(request) {
                     Some(client) => {
                         let begun = Rc::clone(begun);
-                        return Ok(Some(Upload::of_client(client, sender, begun, timeout)));
+                        return Some(StreamUpload::of_client(client, sender, begun, timeout));
                     }
                     None => {
-                        send_as_it_comes(request, exchange, self.passing, stream, begun).await?;
+                        begun.note([], true);
+                        sender.push([], true);
                     }
                 }
             }
         }
-        Ok(None)
+        None
     }
 
     /// Reads heads up to the answer's own, while the body goes on.
@@ -258,7 +262,7 @@ impl Http2Conversation<'_> {
         request: &mut Request,
         exchange: &mut Exchange,
         stream: &StreamHandle,
-        upload: &mut Option<Upload>,
+        upload: &mut Option<StreamUpload>,
         reading: &mut Reading,
     ) -> Result<(), AttemptError> {
         let passing = self.passing;
@@ -290,7 +294,7 @@ impl Http2Conversation<'_> {
         request: &mut Request,
         exchange: &mut Exchange,
         stream: &StreamHandle,
-        upload: &mut Option<Upload>,
+        upload: &mut Option<StreamUpload>,
     ) -> Result<Head, AttemptError> {
         let tries = &self.passing.tries;
         let flow = stream.flow();
@@ -383,13 +387,18 @@ impl Http2Conversation<'_> {
 /// The body could not be sent to its end.
 fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> AttemptError {
     match stopped {
-        Stopped::Client(abort @ Abort::Closed(_)) => {
+        Stopped::Connection(abort @ Abort::Closed(_)) => {
+            AttemptError::Aborted(body_broken_off(request, abort))
+        }
+        Stopped::Stream(abort @ Abort::Closed(_)) => {
             client_left(request, exchange, &abort, SENDING).into()
         }
-        Stopped::Client(abort) => match request_body::refuse(request, abort) {
-            Ok(status) => AttemptError::Refused(status),
-            Err(abort) => abort.into(),
-        },
+        Stopped::Stream(abort) | Stopped::Connection(abort) => {
+            match request_body::refuse(request, abort) {
+                Ok(status) => AttemptError::Refused(status),
+                Err(abort) => abort.into(),
+            }
+        }
         Stopped::TimedOut => {
             let error = std::io::ErrorKind::TimedOut.into();
             AttemptError::Failed(failed(request, &error, "send()", SENDING))
@@ -398,46 +407,6 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
             log::error!(request, Crit, "{text} {SENDING}");
             AttemptError::Refused(500)
         }
-    }
-}
-
-/// Passes the body on as it comes from a client who has no answer before its end. A peer that answers meanwhile gets no more of it.
-async fn send_as_it_comes(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    passing: &Passing,
-    stream: &StreamHandle,
-    begun: &Begun,
-) -> Result<(), AttemptError> {
-    let sender = stream.sender();
-    let mut parts = Pieces::new();
-    loop {
-        parts.clear();
-        let reading = request_body::read_some(request, exchange, &mut parts);
-        let early = poll_fn(|context| stream.flow().poll_early(context.waker()));
-        let ends = match either(reading, early).await {
-            Either::First(read) => read.map_err(|refused| match refused {
-                Ok(status) => AttemptError::Refused(status),
-                Err(abort) => AttemptError::Aborted(body_broken_off(request, abort)),
-            })?,
-            Either::Second(()) => return Ok(()),
-        };
-        begun.note(parts.iter(), ends);
-        sender.push(parts.iter().cloned(), ends);
-        if ends {
-            return Ok(());
-        }
-        let draining = drained(&sender, BACKLOG_MAX, passing.tries.send_timeout);
-        let drained = match passing.tries.ignore_client_abort {
-            true => draining.await,
-            false => match either(draining, exchange.client_gone()).await {
-                Either::First(drained) => drained,
-                Either::Second(abort) => {
-                    return Err(client_left(request, exchange, &abort, SENDING).into());
-                }
-            },
-        };
-        drained.map_err(|stopped| not_sent(request, exchange, stopped))?;
     }
 }
 
@@ -458,20 +427,14 @@ impl Http2Answer {
             may_go_on: true,
         };
         let delimited = Delimited::Stream(StreamBody(self.flow));
-        let step = delivery.respond(request, peer, &self.read.head, delimited, arrived);
-        match (step, self.upload) {
-            (Step::Respond(Body::Source(source)), Some((upload, refused))) => Step::Respond(
-                Body::Source(Box::new(BesideUpload::new(source, upload, refused))),
-            ),
-            (step, _) => step,
-        }
+        delivery.respond(request, peer, &self.read.head, delimited, arrived)
     }
 
     /// Tells later how its body has ended.
     pub(crate) fn outcome(&self) -> Outcome {
         Outcome {
             flow: Rc::clone(&self.flow),
-            refused: self.upload.as_ref().map(|(_, refused)| Rc::clone(refused)),
+            refused: self.refused.clone(),
         }
     }
 

@@ -91,8 +91,6 @@ pub(super) struct Flow {
     interim: Cell<u32>,
     /// What has come of the answer's body and has not been taken.
     received: RefCell<Vec<u8>>,
-    /// The head of the answer itself has come.
-    has_answer: Cell<bool>,
     /// DATA has come, be it empty.
     has_body: Cell<bool>,
     trailers: RefCell<Option<Head>>,
@@ -119,13 +117,15 @@ impl Flow {
 
     /// The head of the answer itself has come.
     pub(super) fn put_head(&self, head: &ResponseHead) {
-        self.has_answer.set(true);
         self.push_head(Head::of(head));
     }
 
     /// An interim head has come; `false` where that is one too many, which ends the stream.
     pub(super) fn put_interim(&self, head: &ResponseHead) -> bool {
-        let head = Head::of(head);
+        self.take_interim(Head::of(head))
+    }
+
+    fn take_interim(&self, head: Head) -> bool {
         let waiting = self.waiting.get();
         let has_room = waiting == 0 || waiting + head.size() <= WAITING_MAX;
         self.interim.set(self.interim.get() + 1);
@@ -248,14 +248,6 @@ impl Flow {
         }
     }
 
-    /// Waits for the answer, or the end of the stream; interim heads before it say that the body is to go on.
-    pub(super) fn poll_early(&self, waker: &Waker) -> Poll<()> {
-        match self.has_answer.get() || self.end.get().is_some() {
-            true => Poll::Ready(()),
-            false => self.wait_to_read(waker),
-        }
-    }
-
     /// Whether the answer has come whole, and had neither body nor trailers.
     pub(super) fn ends_with_head(&self) -> bool {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
@@ -349,5 +341,30 @@ impl Flow {
         }
         self.writer.set(Some(waker.clone()));
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interim_heads_that_nothing_takes_are_bounded() {
+        let take = |flow: &Flow, length| {
+            flow.take_interim(Head {
+                head: ReadHead::default(),
+                bytes: vec![b'x'; length],
+            })
+        };
+        let flow = Flow::default();
+        assert!((0..100).all(|_| take(&flow, 10)));
+        assert!(!take(&flow, 10));
+        // Fewer, but longer. One alone is judged by what reads it.
+        let flow = Flow::default();
+        assert!(take(&flow, WAITING_MAX + 1));
+        assert!(!take(&flow, 1));
+        let flow = Flow::default();
+        assert!(take(&flow, WAITING_MAX / 2) && take(&flow, WAITING_MAX / 2));
+        assert!(!take(&flow, 1));
     }
 }

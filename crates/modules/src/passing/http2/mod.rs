@@ -20,5 +20,5 @@ pub(crate) mod head;
 mod link;
 pub(super) mod links;
 pub(crate) mod stream;
-mod upload;
+pub(super) mod upload;
 pub(crate) mod whole;

@@ -152,7 +152,7 @@ impl Sender {
     }
 
     /// What it shares with its connection.
-    pub(super) fn flow(&self) -> &Flow {
+    pub(super) fn flow(&self) -> &Rc<Flow> {
         &self.flow
     }
 

@@ -11,52 +11,62 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::file::File;
 use engine::select::{Either, either};
-use http::exchange::Abort;
-use http::http2::upload::Upload as ClientUpload;
-use http::log::{self, Level};
-use http::response::Field;
-use http::source::{Break, Given, Source, Told};
+use http::exchange::upload::Upload as ClientUpload;
+use http::log;
 
 use super::conversation::RequestBody;
+use super::flow::Flow;
 use super::stream::Sender;
-use crate::passing::READING_BODY;
-use crate::passing::sending::{BACKLOG_MAX, SENDING};
+use crate::passing::sending::BACKLOG_MAX;
+use crate::passing::upload::Stopped;
 
 /// Bytes of a body beyond those that it was begun with which are kept to be sent again.
 const KEPT_MAX: usize = 64 * 1024;
 
-/// Why a body is not sent to its end.
-pub(super) enum Stopped {
-    /// By the client.
-    Client(Abort),
-    /// The peer has taken nothing for `*_send_timeout`.
-    TimedOut,
-    /// The file cannot be read; what there is to log.
-    File(String),
+/// A body on its way; see the module. It goes on whenever it is polled.
+pub(crate) struct StreamUpload {
+    way: Pin<Box<dyn Future<Output = Result<(), Stopped>>>>,
+    flow: Rc<Flow>,
 }
 
-/// A body on its way; see the module. It goes on whenever it is polled.
-pub(crate) struct Upload(Pin<Box<dyn Future<Output = Result<(), Stopped>>>>);
-
-impl Upload {
+impl StreamUpload {
     /// As it comes from the client.
     pub(super) fn of_client(
         client: ClientUpload,
         sender: Sender,
         begun: Rc<Begun>,
         timeout: Duration,
-    ) -> Upload {
-        Upload(Box::pin(pass_on(client, sender, begun, timeout)))
+    ) -> StreamUpload {
+        StreamUpload {
+            flow: Rc::clone(sender.flow()),
+            way: Box::pin(pass_on(client, sender, begun, timeout)),
+        }
     }
 
     /// From a file of this length.
-    pub(super) fn of_file(file: File, length: u64, sender: Sender, timeout: Duration) -> Upload {
-        Upload(Box::pin(read(file, length, sender, timeout)))
+    pub(super) fn of_file(
+        file: File,
+        length: u64,
+        sender: Sender,
+        timeout: Duration,
+    ) -> StreamUpload {
+        StreamUpload {
+            flow: Rc::clone(sender.flow()),
+            way: Box::pin(read(file, length, sender, timeout)),
+        }
     }
 
     /// Goes on; ready at its end.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stopped>> {
-        self.0.as_mut().poll(context)
+    pub(in crate::passing) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Stopped>> {
+        self.way.as_mut().poll(context)
+    }
+
+    /// Bytes of it that have been queued.
+    pub(in crate::passing) fn sent(&self) -> u64 {
+        self.flow.sent() + self.flow.queued() as u64
     }
 }
 
@@ -128,7 +138,7 @@ async fn pass_on(
     while sender.flow().end().is_none() {
         let part = either(client.next(), ended(&sender)).await;
         let part = match part {
-            Either::First(part) => part.map_err(Stopped::Client)?,
+            Either::First(part) => part.map_err(|abort| Stopped::by(&client, abort))?,
             Either::Second(()) => return Ok(()),
         };
         let ends = part.is_none() || client.is_read();
@@ -193,120 +203,4 @@ pub(super) async fn drained(
         }
     }
     Ok(())
-}
-
-/// The status with which a request would have been answered for what has become of its body, once that has been broken off.
-pub(super) type Refused = Rc<Cell<Option<u16>>>;
-
-/// The body of an answer that has begun before the request's own body had ended: both go on beside each other.
-pub(super) struct BesideUpload {
-    source: Box<dyn Source>,
-    upload: Option<Upload>,
-    told: Option<Told>,
-    is_broken: bool,
-    refused: Refused,
-}
-
-impl BesideUpload {
-    pub(super) fn new(source: Box<dyn Source>, upload: Upload, refused: Refused) -> BesideUpload {
-        BesideUpload {
-            source,
-            upload: Some(upload),
-            told: None,
-            is_broken: false,
-            refused,
-        }
-    }
-
-    /// Goes on with the upload; whether there is something to be said of it.
-    fn advance(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(upload) = &mut self.upload else {
-            return false;
-        };
-        let Poll::Ready(ended) = upload.poll(context) else {
-            return false;
-        };
-        self.upload = None;
-        let (status, told) = match ended {
-            // That a client has left is found out by what sends to it.
-            Ok(()) | Err(Stopped::Client(Abort::Closed(_))) => return false,
-            Err(Stopped::Client(Abort::BodyTimedOut)) => {
-                let text = format!("client timed out (110: Connection timed out) {READING_BODY}");
-                (408, Told::new(Level::Info, text))
-            }
-            Err(Stopped::Client(Abort::BodyTooLarge { received, chunk })) => {
-                let length = received + chunk;
-                let text =
-                    format!("client intended to send too large chunked body: {length} bytes");
-                (413, Told::new(Level::Error, text))
-            }
-            Err(Stopped::Client(Abort::BadBody(text))) => (400, Told::new(Level::Info, text)),
-            Err(Stopped::Client(_)) => (400, Told::new(Level::Info, "client broke off its body")),
-            Err(Stopped::TimedOut) => {
-                let text = format!("upstream timed out (110: Connection timed out) {SENDING}");
-                (504, Told::new(Level::Error, text))
-            }
-            Err(Stopped::File(text)) => (500, Told::new(Level::Crit, format!("{text} {SENDING}"))),
-        };
-        self.refused.set(Some(status));
-        self.told = Some(told);
-        self.is_broken = true;
-        true
-    }
-}
-
-impl std::fmt::Debug for BesideUpload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("BesideUpload")
-    }
-}
-
-impl Source for BesideUpload {
-    fn next(&mut self) -> Given {
-        if let Some(told) = self.told.take() {
-            return Given::Told(told);
-        }
-        if self.is_broken {
-            return Given::Broken(Break::Framing);
-        }
-        self.source.next()
-    }
-
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.advance(context) {
-            return Poll::Ready(());
-        }
-        self.source.poll_more(context)
-    }
-
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
-        if self.advance(context) {
-            return Poll::Ready(Err(Break::Framing));
-        }
-        self.source.poll_ahead(context)
-    }
-
-    fn queued_max(&self) -> Option<usize> {
-        self.source.queued_max()
-    }
-
-    fn is_whole(&self) -> bool {
-        self.source.is_whole()
-    }
-
-    fn outlives_client(&self) -> bool {
-        self.source.outlives_client()
-    }
-
-    fn trailers(&mut self) -> Vec<Field> {
-        self.source.trailers()
-    }
-
-    fn give_up(&mut self, left: &Abort) -> Told {
-        self.source.give_up(left)
-    }
-
-    fn beginning(&self) -> &'static str {
-        self.source.beginning()
-    }
 }

@@ -1,0 +1,157 @@
+//! A request's body that is read beside the response, whatever carries it.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::body::RequestBody;
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::exchange::Abort;
+use crate::exchange::intake::{Intake, Next};
+use crate::http2::upload::H2Upload;
+
+/// What is left of a request's body, for what reads it beside the response. The exchange gives nothing of it as long as this is there.
+pub enum Upload {
+    /// It comes on a connection of HTTP/1.
+    H1(H1Upload),
+    /// It comes on a stream of HTTP/2.
+    H2(H2Upload),
+}
+
+impl Upload {
+    /// The next bytes; `None` at the end. A wait that is given up loses nothing.
+    ///
+    /// # Errors
+    /// As `Exchange::read_body`.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
+        match self {
+            Upload::H1(upload) => upload.poll_next(context),
+            Upload::H2(upload) => upload.poll_next(context),
+        }
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// As `Exchange::read_body`.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Abort> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Whether nothing is left.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Upload::H1(upload) => upload.is_read(),
+            Upload::H2(upload) => upload.is_read(),
+        }
+    }
+}
+
+/// What has come on a connection of HTTP/1 and what is counted of it, while that is with what reads the body beside the response.
+pub(super) struct Lent {
+    connection: Rc<Connection>,
+    intake: RefCell<Intake>,
+    body: RefCell<RequestBody>,
+    is_over: Cell<bool>,
+    /// The exchange waits for the end of it.
+    waker: Cell<Option<Waker>>,
+}
+
+impl Lent {
+    pub(super) fn new(connection: &Rc<Connection>, intake: Intake, body: RequestBody) -> Lent {
+        Lent {
+            connection: Rc::clone(connection),
+            intake: RefCell::new(intake),
+            body: RefCell::new(body),
+            is_over: Cell::new(false),
+            waker: Cell::new(None),
+        }
+    }
+
+    /// Everything is the exchange's again.
+    pub(super) fn give_back(&self) -> (Intake, RequestBody) {
+        self.end();
+        (self.intake.take(), self.body.take())
+    }
+
+    /// Whether nothing more is read of the body beside the response.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    /// Waits until nothing more is read of the body beside the response.
+    pub(super) async fn over(&self) {
+        poll_fn(|context| match self.is_over.get() {
+            true => Poll::Ready(()),
+            false => {
+                self.waker.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    fn end(&self) {
+        self.is_over.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// See [`Upload`].
+pub struct H1Upload {
+    lent: Rc<Lent>,
+    timeout: Duration,
+    /// 0 is no limit.
+    size_max: u64,
+    /// When the wait under way ends.
+    deadline: Option<Instant>,
+}
+
+impl H1Upload {
+    pub(super) fn new(lent: Rc<Lent>, core: &Core) -> H1Upload {
+        H1Upload {
+            lent,
+            timeout: core.client_body_timeout,
+            size_max: core.client_max_body_size,
+            deadline: None,
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
+        let lent = &*self.lent;
+        if lent.is_over.get() {
+            return Poll::Ready(Ok(None));
+        }
+        let (mut intake, mut body) = (lent.intake.borrow_mut(), lent.body.borrow_mut());
+        loop {
+            match intake.next(&mut body, self.size_max)? {
+                Next::Bytes(bytes) => return Poll::Ready(Ok(Some(bytes))),
+                Next::End => return Poll::Ready(Ok(None)),
+                Next::Nothing => {}
+            }
+            let timeout = self.timeout;
+            let deadline = *self.deadline.get_or_insert_with(|| engine::now() + timeout);
+            let stream = &lent.connection.stream;
+            let received = ready!(stream.poll_recv(Some(deadline), context));
+            self.deadline = None;
+            intake.receive(&body, received)?;
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        self.lent.is_over.get() || self.lent.intake.borrow().is_read()
+    }
+}
+
+impl Drop for H1Upload {
+    fn drop(&mut self) {
+        self.lent.end();
+    }
+}

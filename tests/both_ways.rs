@@ -1,0 +1,627 @@
+//! Answers that begin before the request's body has ended, from upstreams that each have a connection to a request: both ways go on beside
+//! each other, and what ends one of them ends both.
+//!
+//! On both engines. TIDEGATE_BINARY with nginx 1.31 checks what is expected of it as well.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::http2::{Client as Http2Client, put_data};
+use support::{PATIENCE, Server, engines, is_nginx};
+
+/// What is spoken with the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http,
+    Fastcgi,
+    Uwsgi,
+    Scgi,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 4] = [
+        Protocol::Http,
+        Protocol::Fastcgi,
+        Protocol::Uwsgi,
+        Protocol::Scgi,
+    ];
+
+    /// How its directives begin.
+    fn prefix(self) -> &'static str {
+        match self {
+            Protocol::Http => "proxy_",
+            Protocol::Fastcgi => "fastcgi_",
+            Protocol::Uwsgi => "uwsgi_",
+            Protocol::Scgi => "scgi_",
+        }
+    }
+
+    /// A server that passes bodies on as they come; `by_` in `more` stands for that.
+    fn server(self, engine: &str, upstream: &Upstream, more: &str) -> Server {
+        let address = upstream.0.local_addr().unwrap();
+        let (location, http) = more.split_once("[http]").unwrap_or((more, ""));
+        let passes = match self {
+            Protocol::Http => {
+                "proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\";"
+            }
+            Protocol::Fastcgi => {
+                "fastcgi_pass u; fastcgi_keep_conn on; fastcgi_param CONTENT_LENGTH $content_length;"
+            }
+            Protocol::Uwsgi => "uwsgi_pass u; uwsgi_param CONTENT_LENGTH $content_length;",
+            Protocol::Scgi => "scgi_pass u;",
+        };
+        let buffering = match location.contains("by_buffering") {
+            true => "",
+            false => "by_buffering off;",
+        };
+        let lines = format!(
+            "http2 on; error_log logs/error.log info; access_log logs/told.log told; location / {{ {passes} by_request_buffering off; {buffering} {location} }}
+             [http]
+             client_max_body_size 0;
+             upstream u {{ server {address} max_fails=0; keepalive 4; }}
+             log_format told '$request_method $status $request_length $body_bytes_sent $request_completion $upstream_bytes_sent';
+             {http}"
+        );
+        Server::start(engine, &lines.replace("by_", self.prefix()))
+    }
+}
+
+/// Listens for what is passed on.
+struct Upstream(TcpListener);
+
+impl Upstream {
+    fn bind() -> Upstream {
+        Upstream(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    /// The next connection.
+    fn accept(&self, protocol: Protocol) -> Peer {
+        let (stream, _) = self.0.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Peer {
+            stream,
+            protocol,
+            in_chunks: false,
+        }
+    }
+}
+
+/// An upstream's end of a connection.
+struct Peer {
+    stream: TcpStream,
+    protocol: Protocol,
+    /// The body comes in chunks.
+    in_chunks: bool,
+}
+
+impl Peer {
+    fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All up to this text.
+    fn until(&mut self, end: &str) -> io::Result<String> {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            text.extend(self.exactly(1)?);
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// A record of FastCGI: its type and content.
+    fn record(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let header = self.exactly(8)?;
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let content = self.exactly(length)?;
+        self.exactly(header[6].into())?;
+        Ok((header[1], content))
+    }
+
+    /// Reads a request up to its body.
+    fn read_head(&mut self) {
+        match self.protocol {
+            Protocol::Http => {
+                let head = self.until("\r\n\r\n").unwrap();
+                self.in_chunks = head.contains("chunked");
+            }
+            Protocol::Fastcgi => while self.record().unwrap() != (4, Vec::new()) {},
+            Protocol::Uwsgi => {
+                let header = self.exactly(4).unwrap();
+                self.exactly(u16::from_le_bytes([header[1], header[2]]).into())
+                    .unwrap();
+            }
+            Protocol::Scgi => {
+                let length = self.until(":").unwrap();
+                let length: usize = length.trim_end_matches(':').parse().unwrap();
+                self.exactly(length + 1).unwrap();
+            }
+        }
+    }
+
+    /// The next stretch of the body, of so many bytes where nothing frames it; empty at the end that a framing has.
+    fn read(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        match self.protocol {
+            Protocol::Fastcgi => {
+                let (kind, content) = self.record()?;
+                assert_eq!(kind, 5);
+                Ok(content)
+            }
+            _ if self.in_chunks => {
+                let line = self.until("\r\n")?;
+                let length = usize::from_str_radix(line.trim(), 16).unwrap();
+                let content = self.exactly(length)?;
+                self.exactly(2)?;
+                Ok(content)
+            }
+            _ => self.exactly(length),
+        }
+    }
+
+    /// What says that the body has ended, where something does.
+    fn read_end(&mut self) {
+        if self.in_chunks || self.protocol == Protocol::Fastcgi {
+            assert!(self.read(0).unwrap().is_empty());
+        }
+    }
+
+    /// So many bytes of the body.
+    fn read_all(&mut self, length: usize) -> Vec<u8> {
+        let mut body = Vec::new();
+        while body.len() < length {
+            body.extend(self.read((length - body.len()).min(1000)).unwrap());
+        }
+        body
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.protocol != Protocol::Fastcgi {
+            return self.stream.write_all(bytes);
+        }
+        for content in bytes.chunks(60_000) {
+            let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
+            let header = [1, 6, 0, 1, high, low, 0, 0];
+            self.stream.write_all(&[&header[..], content].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Begins an answer of this length.
+    fn answer(&mut self, length: usize) {
+        let begins = match self.protocol {
+            Protocol::Http => "HTTP/1.1 200 OK\r\n",
+            _ => "Status: 200 OK\r\n",
+        };
+        let head = format!("{begins}Content-Length: {length}\r\n\r\n");
+        self.say(head.as_bytes()).unwrap();
+    }
+
+    /// Says that the answer has ended.
+    fn end(&mut self) {
+        match self.protocol {
+            Protocol::Http => {}
+            Protocol::Fastcgi => {
+                let record = [1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                self.stream.write_all(&record).unwrap();
+            }
+            // Its end is that of the connection.
+            Protocol::Uwsgi | Protocol::Scgi => self.stream.shutdown(Shutdown::Write).unwrap(),
+        }
+    }
+
+    /// Waits for the end of the connection.
+    fn wait_for_end(&mut self) {
+        let mut buffer = [0; 65_536];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    panic!("the connection goes on")
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A client of HTTP/1 that has sent a head.
+fn post(server: &Server, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{body}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+/// Reads the head of an answer.
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Runs a test with each protocol and engine.
+fn each(test: impl Fn(Protocol, &str)) {
+    for protocol in Protocol::ALL {
+        for engine in engines::lines() {
+            test(protocol, engine);
+        }
+    }
+}
+
+#[test]
+fn each_part_is_answered_before_the_next_is_sent() {
+    each(|protocol, engine| {
+        for in_chunks in [false, true] {
+            if in_chunks && matches!(protocol, Protocol::Uwsgi | Protocol::Scgi) {
+                continue; // they need a length
+            }
+            let upstream = Upstream::bind();
+            let server = protocol.server(engine, &upstream, "");
+            let mut client = match in_chunks {
+                false => post(&server, "Content-Length: 60"),
+                true => post(&server, "Transfer-Encoding: chunked"),
+            };
+            let mut peer = upstream.accept(protocol);
+            peer.read_head();
+            peer.answer(60);
+            let head = read_head(&mut client);
+            assert!(head.starts_with("HTTP/1.1 200 "), "{protocol:?} {head}");
+            for number in 0..20 {
+                let part = format!("{number:03}");
+                match in_chunks {
+                    false => client.write_all(part.as_bytes()).unwrap(),
+                    true => write!(client, "3\r\n{part}\r\n").unwrap(),
+                }
+                assert_eq!(peer.read(3).unwrap(), part.as_bytes());
+                if number == 19 && in_chunks {
+                    client.write_all(b"0\r\n\r\n").unwrap();
+                }
+                if number == 19 {
+                    peer.read_end();
+                }
+                peer.say(part.as_bytes()).unwrap();
+                assert_eq!(read_exactly(&mut client, 3), part.as_bytes());
+            }
+            peer.end();
+            // All that came has been counted.
+            let framing = if in_chunks { 20 * 5 + 5 } else { 0 };
+            let head = match in_chunks {
+                false => "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n",
+                true => "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            };
+            let length = head.len() + 60 + framing;
+            server.wait_for_line("told.log", &format!("POST 200 {length} 60 OK "));
+            // Both connections serve the next request, where the protocol has that.
+            client
+                .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .unwrap();
+            if matches!(protocol, Protocol::Uwsgi | Protocol::Scgi) {
+                peer = upstream.accept(protocol);
+            }
+            peer.read_head();
+            peer.answer(2);
+            peer.say(b"ok").unwrap();
+            peer.end();
+            read_head(&mut client);
+            assert_eq!(read_exactly(&mut client, 2), b"ok");
+        }
+    });
+}
+
+/// The same for a client of HTTP/2.
+#[test]
+fn each_part_of_a_stream_is_answered_before_the_next_is_sent() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "");
+        let mut client = Http2Client::connect(server.port);
+        let head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "a"),
+            ("content-length", "60"),
+        ];
+        // Not its end.
+        let (stream, mut frames) = client.frames_of(&head, Some(b""));
+        frames.truncate(frames.len() - 9);
+        client.send(&frames);
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(60);
+        for number in 0..20 {
+            let part = format!("{number:03}");
+            let mut frame = Vec::new();
+            put_data(&mut frame, stream, part.as_bytes(), number == 19);
+            client.send(&frame);
+            assert_eq!(peer.read(3).unwrap(), part.as_bytes());
+            peer.say(part.as_bytes()).unwrap();
+            let length = 3 * (number + 1);
+            while client
+                .responses
+                .get(&stream)
+                .is_none_or(|response| response.body.len() < length)
+            {
+                client.read_frame().expect("a frame");
+            }
+        }
+        peer.end();
+        let response = client.response(stream);
+        assert!(response.ended && response.reset.is_none(), "{response:?}");
+    });
+}
+
+/// A client that sends everything before it reads anything, and an upstream that gives back all that it gets as it comes.
+#[test]
+fn a_client_may_send_all_before_it_reads() {
+    const LENGTH: usize = 12 * 1024 * 1024;
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "by_buffering on;");
+        let mut client = post(&server, &format!("Content-Length: {LENGTH}"));
+        let mut peer = upstream.accept(protocol);
+        let echo = thread::spawn(move || {
+            peer.read_head();
+            peer.answer(LENGTH);
+            let mut got = 0;
+            while got < LENGTH {
+                let part = peer.read((LENGTH - got).min(10_000)).unwrap();
+                got += part.len();
+                peer.say(&part).unwrap();
+            }
+            peer.read_end();
+            peer.end();
+        });
+        let mut body = vec![0; LENGTH];
+        for (number, byte) in body.iter_mut().enumerate() {
+            *byte = (number / 7 % 251) as u8;
+        }
+        client.write_all(&body).unwrap();
+        read_head(&mut client);
+        assert!(read_exactly(&mut client, LENGTH) == body, "{protocol:?}");
+        echo.join().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_leaves_ends_both_ways() {
+    each(|protocol, engine| {
+        for ignores in ["off", "on"] {
+            let upstream = Upstream::bind();
+            let more = format!("by_ignore_client_abort {ignores};");
+            let server = protocol.server(engine, &upstream, &more);
+            let mut client = post(&server, "Content-Length: 6");
+            let mut peer = upstream.accept(protocol);
+            peer.read_head();
+            peer.answer(6);
+            read_head(&mut client);
+            client.write_all(b"ab").unwrap();
+            assert_eq!(peer.read(2).unwrap(), b"ab");
+            drop(client);
+            let began = Instant::now();
+            peer.wait_for_end();
+            assert!(began.elapsed() < PATIENCE / 2, "{protocol:?}");
+            server.wait_for_log(
+                "client prematurely closed connection while sending request to upstream",
+            );
+            server.wait_for_line("told.log", "POST 200 ");
+            // Half a body is no request.
+            let log = server.log("told.log");
+            assert!(!log.contains(" OK "), "{log}");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let more = "client_body_timeout 700ms; by_read_timeout 60s;";
+        let server = protocol.server(engine, &upstream, more);
+        let mut client = post(&server, "Content-Length: 60");
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(60);
+        read_head(&mut client);
+        // As long as some of it comes in time, it goes on.
+        for _ in 0..4 {
+            thread::sleep(Duration::from_millis(400));
+            client.write_all(b"ab").unwrap();
+            assert_eq!(peer.read(2).unwrap(), b"ab");
+        }
+        peer.wait_for_end();
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest);
+        assert_eq!(rest, b"");
+        server.wait_for_line("told.log", "POST 200 ");
+    });
+}
+
+#[test]
+fn a_body_that_becomes_none_ends_both_ways() {
+    for engine in engines::lines() {
+        for (sent, told) in [
+            (
+                "zz\r\n",
+                "client sent invalid chunked body while sending request to upstream",
+            ),
+            (
+                "6\r\nabcdef\r\n",
+                "client intended to send too large chunked body: 4+6 bytes while sending request to upstream",
+            ),
+        ] {
+            let upstream = Upstream::bind();
+            let protocol = Protocol::Http;
+            let server = protocol.server(engine, &upstream, "client_max_body_size 8;");
+            let mut client = post(&server, "Transfer-Encoding: chunked");
+            let mut peer = upstream.accept(protocol);
+            peer.read_head();
+            peer.answer(6);
+            read_head(&mut client);
+            client.write_all(b"4\r\nabcd\r\n").unwrap();
+            assert_eq!(peer.read(0).unwrap(), b"abcd");
+            client.write_all(sent.as_bytes()).unwrap();
+            peer.wait_for_end();
+            let mut rest = Vec::new();
+            let _ = client.read_to_end(&mut rest);
+            assert_eq!(rest, b"");
+            server.wait_for_log(told);
+            server.wait_for_line("told.log", "POST 200 ");
+        }
+    }
+}
+
+/// nginx waits for the upstream's next word, as it sends nothing more once the upstream has taken none.
+#[test]
+fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request() {
+    if is_nginx() {
+        return;
+    }
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let more = "by_send_timeout 500ms; by_read_timeout 60s;";
+        let server = protocol.server(engine, &upstream, more);
+        let mut client = post(&server, "Content-Length: 100000000");
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(6);
+        read_head(&mut client);
+        let sends = thread::spawn(move || {
+            let part = vec![b'a'; 1_000_000];
+            while client.write_all(&part).is_ok() {}
+            let mut rest = Vec::new();
+            let _ = client.read_to_end(&mut rest);
+            rest
+        });
+        server.wait_for_log(
+            "upstream timed out (110: Connection timed out) while sending request to upstream",
+        );
+        assert_eq!(sends.join().unwrap(), b"");
+        peer.wait_for_end();
+    });
+}
+
+/// A client that is slow to read, and sends nothing more, is not waited for for ever.
+#[test]
+fn a_client_that_neither_reads_nor_sends_ends_both_ways() {
+    each(|protocol, engine| {
+        for buffering in ["on", "off"] {
+            let upstream = Upstream::bind();
+            let more = format!(
+                "client_body_timeout 700ms; send_timeout 60s; by_read_timeout 60s; by_buffering {buffering};"
+            );
+            let server = protocol.server(engine, &upstream, &more);
+            let mut client = post(&server, "Content-Length: 60");
+            client.write_all(b"ab").unwrap();
+            let mut peer = upstream.accept(protocol);
+            peer.read_head();
+            assert_eq!(peer.read(2).unwrap(), b"ab");
+            const LENGTH: usize = 30_000_000;
+            peer.answer(LENGTH);
+            let part = vec![b'x'; 1_000_000];
+            let began = Instant::now();
+            let _ = (0..30).try_for_each(|_| peer.say(&part));
+            peer.wait_for_end();
+            assert!(began.elapsed() < PATIENCE / 2, "{protocol:?} {buffering}");
+            drop(client);
+        }
+    });
+}
+
+/// What comes behind the body is the next request's.
+#[test]
+fn a_request_behind_the_body_is_served() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "");
+        let mut client = post(&server, "Content-Length: 6");
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(2);
+        read_head(&mut client);
+        client
+            .write_all(b"abcdefGET /next HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        assert_eq!(peer.read_all(6), b"abcdef");
+        peer.read_end();
+        peer.say(b"ok").unwrap();
+        peer.end();
+        assert_eq!(read_exactly(&mut client, 2), b"ok");
+        if matches!(protocol, Protocol::Uwsgi | Protocol::Scgi) {
+            peer = upstream.accept(protocol);
+        }
+        peer.read_head();
+        peer.answer(2);
+        peer.say(b"ok").unwrap();
+        peer.end();
+        read_head(&mut client);
+        assert_eq!(read_exactly(&mut client, 2), b"ok");
+    });
+}
+
+/// A page that takes the place of an early answer: what is left of the body is no request.
+#[test]
+fn a_page_in_the_place_of_an_early_answer_leaves_the_connection_in_order() {
+    for engine in engines::lines() {
+        let upstream = Upstream::bind();
+        let more = "proxy_intercept_errors on; error_page 503 = /page; } location = /page { return 200 page;";
+        let server = Protocol::Http.server(engine, &upstream, more);
+        let mut client = post(&server, "Content-Length: 6");
+        let mut peer = upstream.accept(Protocol::Http);
+        peer.read_head();
+        let head = b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n";
+        peer.say(head).unwrap();
+        let head = read_head(&mut client);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(read_exactly(&mut client, 4), b"page");
+        peer.wait_for_end();
+        if is_nginx() {
+            return; // it closes the connection
+        }
+        client
+            .write_all(b"abcdefGET /page HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let head = read_head(&mut client);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(read_exactly(&mut client, 4), b"page");
+    }
+}
+
+/// The end of the connection is not held back for the rest of a body that nothing reads any more.
+#[test]
+fn the_last_answer_of_a_connection_ends_it_at_once() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "");
+        let mut client = post(&server, "Connection: close\r\nContent-Length: 6");
+        client.write_all(b"ab").unwrap();
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(2);
+        peer.say(b"ok").unwrap();
+        peer.end();
+        let began = Instant::now();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert!(answer.ends_with(b"\r\n\r\nok"), "{protocol:?}");
+        // `lingering_timeout` is 5s.
+        assert!(began.elapsed() < Duration::from_secs(4), "{protocol:?}");
+    });
+}
