@@ -85,6 +85,7 @@ impl Upstream {
             stream,
             protocol,
             in_chunks: false,
+            got: 0,
         }
     }
 }
@@ -95,12 +96,15 @@ struct Peer {
     protocol: Protocol,
     /// The body comes in chunks.
     in_chunks: bool,
+    /// Bytes that have come for the request.
+    got: usize,
 }
 
 impl Peer {
     fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes)?;
+        self.got += length;
         Ok(bytes)
     }
 
@@ -200,16 +204,18 @@ impl Peer {
         self.say(head.as_bytes()).unwrap();
     }
 
-    /// Says that the answer has ended.
+    /// Says that the answer has ended, if the connection still stands.
     fn end(&mut self) {
         match self.protocol {
             Protocol::Http => {}
             Protocol::Fastcgi => {
                 let record = [1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-                self.stream.write_all(&record).unwrap();
+                let _ = self.stream.write_all(&record);
             }
             // Its end is that of the connection.
-            Protocol::Uwsgi | Protocol::Scgi => self.stream.shutdown(Shutdown::Write).unwrap(),
+            Protocol::Uwsgi | Protocol::Scgi => {
+                let _ = self.stream.shutdown(Shutdown::Write);
+            }
         }
     }
 
@@ -307,7 +313,8 @@ fn each_part_is_answered_before_the_next_is_sent() {
                 true => "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
             };
             let length = head.len() + 60 + framing;
-            server.wait_for_line("told.log", &format!("POST 200 {length} 60 OK "));
+            let told = format!("POST 200 {length} 60 OK {}\n", peer.got);
+            server.wait_for_line("told.log", &told);
             // Both connections serve the next request, where the protocol has that.
             client
                 .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -446,7 +453,10 @@ fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
             client.write_all(b"ab").unwrap();
             assert_eq!(peer.read(2).unwrap(), b"ab");
         }
+        let began = Instant::now();
         peer.wait_for_end();
+        // Nor is it the upstream's silence that ends it.
+        assert!(began.elapsed() < PATIENCE / 2, "{protocol:?}");
         let mut rest = Vec::new();
         let _ = client.read_to_end(&mut rest);
         assert_eq!(rest, b"");
@@ -496,7 +506,7 @@ fn an_upstream_that_takes_nothing_more_is_waited_for_as_long_as_for_any_request(
     }
     each(|protocol, engine| {
         let upstream = Upstream::bind();
-        let more = "by_send_timeout 500ms; by_read_timeout 60s;";
+        let more = "by_send_timeout 500ms; by_read_timeout 60s; lingering_close off;";
         let server = protocol.server(engine, &upstream, more);
         let mut client = post(&server, "Content-Length: 100000000");
         let mut peer = upstream.accept(protocol);
@@ -623,5 +633,220 @@ fn the_last_answer_of_a_connection_ends_it_at_once() {
         assert!(answer.ends_with(b"\r\n\r\nok"), "{protocol:?}");
         // `lingering_timeout` is 5s.
         assert!(began.elapsed() < Duration::from_secs(4), "{protocol:?}");
+    });
+}
+
+/// A client that sends all before it reads anything, and an upstream that has answered after a part of that. nginx reads no more of the
+/// body then, and the client waits in vain.
+#[test]
+fn what_is_left_of_a_body_behind_its_answer_does_not_hold_up_that() {
+    const LENGTH: usize = 8_000_000;
+    if is_nginx() {
+        return;
+    }
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "by_buffering on;");
+        let mut client = post(&server, "Content-Length: 20000000");
+        let mut peer = upstream.accept(protocol);
+        let answers = thread::spawn(move || {
+            peer.read_head();
+            peer.answer(LENGTH);
+            peer.read_all(1_000_000);
+            peer.say(&vec![b'x'; LENGTH]).unwrap();
+            peer.end();
+            peer
+        });
+        client.write_all(&vec![b'a'; 20_000_000]).unwrap();
+        read_head(&mut client);
+        let body = read_exactly(&mut client, LENGTH);
+        assert!(body.iter().all(|byte| *byte == b'x'), "{protocol:?}");
+        answers.join().unwrap().wait_for_end();
+        // That of the client goes on.
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(2);
+        peer.say(b"ok").unwrap();
+        peer.end();
+        read_head(&mut client);
+        assert_eq!(read_exactly(&mut client, 2), b"ok");
+    });
+}
+
+/// A client that reads nothing is told by nothing but the end of its connection that its body is none.
+#[test]
+fn a_bad_body_ends_an_answer_that_the_client_does_not_read() {
+    if is_nginx() {
+        return; // it waits for the client to take what it has of the answer
+    }
+    for engine in engines::lines() {
+        for buffering in ["on", "off"] {
+            let upstream = Upstream::bind();
+            let more = format!("by_buffering {buffering}; send_timeout 60s;");
+            let server = Protocol::Http.server(engine, &upstream, &more);
+            let mut client = post(&server, "Transfer-Encoding: chunked");
+            let mut peer = upstream.accept(Protocol::Http);
+            peer.read_head();
+            // It does not end: the rest of a body behind an answer that is over is dropped, whatever it is.
+            peer.answer(40_000_000);
+            let mut answers = peer.stream.try_clone().unwrap();
+            let sends = thread::spawn(move || {
+                let part = vec![b'x'; 1_000_000];
+                let _ = (0..30).try_for_each(|_| answers.write_all(&part));
+            });
+            read_head(&mut client);
+            // What the sockets hold is full by then.
+            thread::sleep(Duration::from_millis(300));
+            client.write_all(b"zz\r\n").unwrap();
+            let began = Instant::now();
+            server.wait_for_line("told.log", "POST 200 ");
+            peer.wait_for_end();
+            assert!(began.elapsed() < PATIENCE / 2, "{buffering}");
+            sends.join().unwrap();
+        }
+    }
+}
+
+/// An answer that is stored goes on without its client; the client's body does not, and what has come of that is no request.
+#[test]
+fn half_a_body_is_no_request_for_an_answer_that_is_stored() {
+    const LENGTH: usize = 10_000_000;
+    for (protocol, body) in [
+        (Protocol::Http, "Content-Length: 6"),
+        (Protocol::Http, "Transfer-Encoding: chunked"),
+        (Protocol::Fastcgi, "Content-Length: 6"),
+    ] {
+        for engine in engines::lines() {
+            let upstream = Upstream::bind();
+            let more = "by_buffering on; by_store temp/proxy/stored;";
+            let server = protocol.server(engine, &upstream, more);
+            let mut client = post(&server, body);
+            let part: &[u8] = match body.contains("chunked") {
+                true => b"2\r\nab\r\n",
+                false => b"ab",
+            };
+            client.write_all(part).unwrap();
+            let mut peer = upstream.accept(protocol);
+            peer.read_head();
+            assert_eq!(peer.read(2).unwrap(), b"ab");
+            peer.answer(LENGTH);
+            peer.say(&vec![b'x'; LENGTH / 2]).unwrap();
+            read_head(&mut client);
+            // With that unread it is a reset.
+            drop(client);
+            let _ = peer.say(&vec![b'x'; LENGTH / 2]);
+            peer.end();
+            let mut rest = Vec::new();
+            let _ = peer.stream.read_to_end(&mut rest);
+            assert_eq!(rest, b"", "{protocol:?} {body}");
+        }
+    }
+}
+
+/// Of a body of which nothing has come nothing is lost: another upstream gets it.
+#[test]
+fn a_body_that_has_not_come_yet_goes_where_the_request_goes_on() {
+    for engine in engines::lines() {
+        let (upstream, other) = (Upstream::bind(), Upstream::bind());
+        let address = other.0.local_addr().unwrap();
+        let more = format!(
+            "proxy_intercept_errors on; error_page 503 = @other; }}
+            location @other {{ proxy_pass http://{address}; proxy_request_buffering off;"
+        );
+        let server = Protocol::Http.server(engine, &upstream, &more);
+        let mut client = post(&server, "Content-Length: 6");
+        let mut peer = upstream.accept(Protocol::Http);
+        peer.read_head();
+        peer.say(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        if is_nginx() {
+            return; // it makes 500 of that
+        }
+        let mut peer = other.accept(Protocol::Http);
+        peer.read_head();
+        client.write_all(b"abcdef").unwrap();
+        assert_eq!(peer.read(6).unwrap(), b"abcdef");
+        peer.answer(2);
+        peer.say(b"ok").unwrap();
+        let head = read_head(&mut client);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(read_exactly(&mut client, 2), b"ok");
+    }
+}
+
+/// An upstream is not idle as long as it is sent more of the request.
+#[test]
+fn a_slow_upload_gives_its_upstream_time() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "by_read_timeout 1s;");
+        let mut client = post(&server, "Content-Length: 10");
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(2);
+        read_head(&mut client);
+        for _ in 0..10 {
+            thread::sleep(Duration::from_millis(250));
+            client.write_all(b"a").unwrap();
+        }
+        assert_eq!(peer.read_all(10), b"aaaaaaaaaa");
+        peer.read_end();
+        peer.say(b"ok").unwrap();
+        peer.end();
+        assert_eq!(read_exactly(&mut client, 2), b"ok");
+    });
+}
+
+/// What is held back for the rate of a response is not held for a client that has left.
+#[test]
+fn a_client_that_leaves_is_missed_while_its_response_is_held_back() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let more = "by_buffering on; limit_rate 4k;";
+        let server = protocol.server(engine, &upstream, more);
+        let mut client = post(&server, "Content-Length: 6");
+        client.write_all(b"ab").unwrap();
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        assert_eq!(peer.read(2).unwrap(), b"ab");
+        peer.answer(200_000);
+        peer.say(&[b'x'; 200_000]).unwrap();
+        peer.end();
+        read_head(&mut client);
+        drop(client);
+        let began = Instant::now();
+        server.wait_for_line("told.log", "POST 200 ");
+        assert!(began.elapsed() < Duration::from_secs(10), "{protocol:?}");
+        let log = server.log("told.log");
+        assert!(!log.contains(" OK "), "{log}");
+    });
+}
+
+/// A client that still sends its body sees that the answer has broken off, and no reset.
+#[test]
+fn an_answer_that_breaks_off_lingers_for_a_client_that_sends() {
+    each(|protocol, engine| {
+        if protocol != Protocol::Http {
+            return;
+        }
+        let upstream = Upstream::bind();
+        let server = protocol.server(engine, &upstream, "");
+        let mut client = post(&server, "Content-Length: 5000000");
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        peer.answer(6);
+        peer.say(b"ab").unwrap();
+        read_head(&mut client);
+        drop(peer);
+        server.wait_for_log("upstream prematurely closed connection");
+        for _ in 0..5 {
+            client.write_all(&[b'a'; 1_000_000]).unwrap();
+        }
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"ab");
     });
 }

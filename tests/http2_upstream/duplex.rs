@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
+use std::time::Instant;
 
 use proto::h2::frame::{self, Kind, flags};
 use proto::h2::{ErrorCode, settings};
@@ -99,6 +100,33 @@ fn both_ways_go_on_beside_each_other_for_a_client_of_http1() {
         peer.answer(stream, "200", b"ok");
         answer = read_up_to(&mut client, |read| read.ends_with(b"\r\n\r\nok"));
         assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        upstream.assert_clean();
+    });
+}
+
+/// A client of HTTP/1 that leaves once its body has come is not waited for, whether the upstream has taken all of that or not.
+#[test]
+fn a_client_of_http1_that_leaves_ends_what_waits_to_be_sent() {
+    each(|engine, by| {
+        let upstream = Upstream::bind();
+        let server = server(engine, by, AT_ONCE, &upstream);
+        let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n";
+        client.write_all(head.as_bytes()).unwrap();
+        let mut peer = upstream.accept();
+        // Windows of nothing.
+        peer.settings(&[(settings::INITIAL_WINDOW_SIZE, 0)]);
+        let stream = peer.wait_for_head();
+        client.write_all(b"abcdef").unwrap();
+        assert!(is_still(&mut peer));
+        drop(client);
+        let began = Instant::now();
+        if is_nginx() {
+            peer.wait_for_end();
+        } else {
+            peer.wait_for_reset(stream);
+        }
+        assert!(began.elapsed() < PATIENCE / 2);
         upstream.assert_clean();
     });
 }

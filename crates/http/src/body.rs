@@ -323,6 +323,7 @@ impl RequestBody {
         self.framing = counted.framing;
         self.refused = counted.refused;
         self.ended |= counted.ended;
+        self.taken |= counted.taken;
     }
 
     /// Its length, once it has been read whole; nothing is left of one that was given up.

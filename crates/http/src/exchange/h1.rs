@@ -66,11 +66,14 @@ impl After {
 /// One request and its response on an HTTP/1 connection.
 pub struct H1 {
     connection: Rc<Connection>,
+    /// What takes some of it heeds what has come ([`H1::heed_intake`]).
     intake: Intake,
     /// While that is with what reads the body beside the response.
     lent: Option<Rc<Lent>>,
     /// What was counted of a body that was read so, until the request has it.
     counted: Option<Box<RequestBody>>,
+    /// It has been with that: a handler has begun to read the body, be it that nothing of it has come.
+    was_lent: bool,
     version: Version,
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
@@ -147,6 +150,7 @@ impl H1 {
             intake: Intake::new(length, input),
             lent: None,
             counted: None,
+            was_lent: false,
             version,
             continue_wanted: false,
             keep_alive: false,
@@ -263,11 +267,10 @@ impl H1 {
     /// See `Exchange::upload`.
     pub fn upload(&mut self, request: &mut Request) -> Option<H1Upload> {
         self.take_back_intake(request);
-        if self.intake.is_read() || self.discards {
-            return None;
+        if self.discards {
+            return None; // some of it may have been dropped
         }
         self.send_continue(request);
-        request.body.note_taken();
         let intake = std::mem::take(&mut self.intake);
         let lent = Rc::new(Lent::new(&self.connection, intake, request.body.clone()));
         self.lent = Some(Rc::clone(&lent));
@@ -277,6 +280,7 @@ impl H1 {
     /// Takes back what had been lent to what reads the body beside the response, which gets no more of it.
     fn settle(&mut self) {
         if let Some(lent) = self.lent.take() {
+            self.was_lent = true;
             let (intake, counted) = lent.give_back();
             self.intake = intake;
             self.counted = Some(Box::new(counted));
@@ -308,25 +312,43 @@ impl H1 {
         dropped
     }
 
+    /// Waits until what reads the body beside the response needs no more of it. Of a response that has begun the rest of the body is
+    /// dropped then.
+    async fn reclaim(&mut self) {
+        if let Some(lent) = self.lent.clone() {
+            lent.over().await;
+            self.settle();
+            self.discards = self.head_sent && !self.intake.is_read();
+        }
+    }
+
     /// Receives and drops what comes of a body that is discarded, beside whatever else is waited for: a client may send all of
-    /// it before it reads. Returns once no more of it is to come.
-    async fn discard(&mut self) {
+    /// it before it reads. Returns once no more of it is to come; why, where the client has left.
+    async fn discard(&mut self) -> Result<(), Abort> {
+        self.reclaim().await;
         while self.discards && !self.intake.is_read() {
+            if !self.intake.input.is_empty() {
+                self.bad_body = self.drop_received().err();
+                self.intake.input.fit(); // it may be kept as long as the response takes
+                continue;
+            }
             let received = self.connection.stream.recv(None).await;
             match received {
-                Ok(buffer) if !buffer.is_empty() => {
-                    self.intake.input = buffer;
-                    self.bad_body = self.drop_received().err();
-                    self.intake.input.fit(); // it may be kept as long as the response takes
-                }
-                // The client has left, or sends nothing more and may still read.
-                _ => {
+                Ok(buffer) if !buffer.is_empty() => self.intake.input = buffer,
+                end => {
                     self.discards = false;
                     self.keep_alive = false;
                     self.may_linger = false;
+                    // One that sends nothing more may still read. As in nginx, of a body that was read beside the response the
+                    // whole is wanted.
+                    end?;
+                    if self.was_lent {
+                        return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
+                    }
                 }
             }
         }
+        Ok(())
     }
 
     /// See `Exchange::drop_body_at_hand`.
@@ -447,22 +469,30 @@ impl H1 {
             return (After::Drop, Buffer::default());
         }
         if !whole || !(self.is_whole() || request.response.header_only) {
-            return (self.break_off(request), Buffer::default());
+            let after = self.break_off(request);
+            // As in nginx, a client that still sends its body is read from, so that no reset destroys what it has got.
+            let lingers = request.plan.core.lingering_close != LingeringClose::Off;
+            let is_sending = !self.intake.is_read() && self.has_begun(request) && self.may_linger;
+            if after == After::CLOSE && lingers && is_sending {
+                self.linger(request).await;
+                return (After::Drop, Buffer::default());
+            }
+            return (after, Buffer::default());
         }
         if let Some(sent) = self.constant.take() {
             sent.keep(request, Form::of_http1(request.keepalive.on));
         }
         let core = Arc::clone(&request.plan.core);
-        // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
-        // wait.
-        let unread = !self.intake.is_read();
-        if unread && self.may_linger && !self.intake.refused && !request.body.is_begun() {
-            // As in nginx, its time begins when the response has left.
+        if !self.intake.is_read() && self.may_linger && !self.intake.refused {
+            // A client may send all of its body before it reads. As in nginx, the time for what is waited for begins when the
+            // response has left.
             self.discards = true;
             if self.drained(0).await.is_err() {
                 return (self.break_off(request), Buffer::default());
             }
-            if !self.skip_body(request).await {
+            // A body that no handler reads is received to its end; one that a handler began to read and left is no reason to
+            // wait.
+            if !self.has_begun(request) && !self.skip_body(request).await {
                 return (After::Drop, Buffer::default());
             }
         }
@@ -481,6 +511,9 @@ impl H1 {
                 .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
             return (After::KeepAlive, self.intake.input);
         }
+        if stays && !self.intake.is_read() {
+            return (After::Drop, Buffer::default()); // it has been waited for
+        }
         let intake = &self.intake;
         let at_hand =
             intake.refused || !intake.input.is_empty() || self.connection.stream.has_received();
@@ -492,14 +525,25 @@ impl H1 {
             LingeringClose::Always => true,
         };
         if linger {
-            self.intake.input = Buffer::default();
-            self.connection
-                .linger(core.lingering_time, core.lingering_timeout)
-                .await;
+            self.linger(request).await;
             return (After::Drop, Buffer::default());
         }
         let client_is_done = self.client_is_done && !unread;
         (After::Close { client_is_done }, Buffer::default())
+    }
+
+    /// Whether a handler has begun to read the body.
+    fn has_begun(&self, request: &Request) -> bool {
+        self.was_lent || request.body.is_begun()
+    }
+
+    /// Says that nothing more is sent, and reads away what the client does.
+    async fn linger(&mut self, request: &Request) {
+        self.intake.input = Buffer::default();
+        let core = &request.plan.core;
+        self.connection
+            .linger(core.lingering_time, core.lingering_timeout)
+            .await;
     }
 
     /// A response that could not be completed: the client must see that.
@@ -619,11 +663,12 @@ impl Wire for H1 {
     async fn drained(&mut self, limit: usize) -> io::Result<()> {
         let connection = Rc::clone(&self.connection);
         let stream = &connection.stream;
-        let drained = match self.discards {
+        let drained = match self.discards || self.lent.is_some() {
             false => stream.drained(limit).await,
             true => match either(stream.drained(limit), self.discard()).await {
                 Either::First(drained) => drained,
-                Either::Second(()) => stream.drained(limit).await,
+                // A client that has left is found out by what is sent to it.
+                Either::Second(_) => stream.drained(limit).await,
             },
         };
         if let Err(error) = &drained {
@@ -640,11 +685,9 @@ impl Wire for H1 {
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     async fn client_gone(&mut self) -> Abort {
-        if let Some(lent) = self.lent.clone() {
-            lent.over().await; // until then what has it finds out
-            self.settle();
+        if let Err(left) = self.discard().await {
+            return left;
         }
-        self.discard().await;
         if !self.intake.is_read() {
             return std::future::pending().await;
         }

@@ -50,7 +50,8 @@ pub enum Abort {
     FileTruncated,
     /// The upstream's response ended before its announced end; already logged.
     Upstream,
-    /// The upstream's response breaks framing, or could not be kept; already logged.
+    /// The upstream's response breaks framing, or could not be kept, or the request's body has been broken off beside it; already
+    /// logged, if there is anything to be said of it.
     UpstreamFraming,
     /// A filter cannot go on with the body; already logged.
     Filter,
@@ -165,8 +166,8 @@ impl Exchange {
         }
     }
 
-    /// What is left of the request's body, to be read beside the response; `None` where nothing is. Sends `100 Continue` where the client
-    /// waits for it.
+    /// What is left of the request's body, be it nothing, to be read beside the response; `None` where it cannot be had. Sends
+    /// `100 Continue` where the client waits for it.
     pub fn upload(&mut self, request: &mut Request) -> Option<Upload> {
         if !request.is_main() {
             return None;

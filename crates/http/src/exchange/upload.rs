@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::exchange::Abort;
 use crate::exchange::intake::{Intake, Next};
 use crate::http2::upload::H2Upload;
 
-/// What is left of a request's body, for what reads it beside the response. The exchange gives nothing of it as long as this is there.
+/// What is left of a request's body, for what reads it beside the response. As long as this is there, nothing else is to read the body;
+/// what the exchange has taken back all the same is broken off.
 pub enum Upload {
     /// It comes on a connection of HTTP/1.
     H1(H1Upload),
@@ -127,12 +129,16 @@ impl H1Upload {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Abort>> {
         let lent = &*self.lent;
         if lent.is_over.get() {
-            return Poll::Ready(Ok(None));
+            let taken_back = io::ErrorKind::ConnectionAborted.into();
+            return Poll::Ready(Err(Abort::Closed(taken_back)));
         }
         let (mut intake, mut body) = (lent.intake.borrow_mut(), lent.body.borrow_mut());
         loop {
             match intake.next(&mut body, self.size_max)? {
-                Next::Bytes(bytes) => return Poll::Ready(Ok(Some(bytes))),
+                Next::Bytes(bytes) => {
+                    body.note_taken();
+                    return Poll::Ready(Ok(Some(bytes)));
+                }
                 Next::End => return Poll::Ready(Ok(None)),
                 Next::Nothing => {}
             }
@@ -146,7 +152,7 @@ impl H1Upload {
     }
 
     fn is_read(&self) -> bool {
-        self.lent.is_over.get() || self.lent.intake.borrow().is_read()
+        !self.lent.is_over.get() && self.lent.intake.borrow().is_read()
     }
 }
 

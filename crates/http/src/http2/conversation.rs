@@ -734,6 +734,7 @@ async fn serve_one(
     if let Err(abort) = &outcome {
         note_abort(request, abort);
     }
+    let mut is_reset = false;
     if let Some(mut h2) = exchange.into_h2() {
         let was_tunnel = matches!(outcome, Err(Abort::Ended));
         if was_tunnel {
@@ -748,18 +749,18 @@ async fn serve_one(
         if let Err(error) = ended {
             request.sent.complete &= !complete;
             let late = error.kind() == ErrorKind::TimedOut;
-            match &outcome {
+            is_reset = match &outcome {
                 // What nginx resets as if it had timed out, too.
                 Err(Abort::TimedOut | Abort::BodyTimedOut | Abort::Unanswered(444)) => {
-                    h2.break_off(true);
+                    h2.break_off(true)
                 }
                 Err(Abort::Unanswered(_)) => h2.break_off(false),
                 // What had come of an answer that has failed midway is the client's.
                 _ => {
                     let is_stuck = late || h2.emptied().await.is_err();
-                    h2.break_off(is_stuck);
+                    h2.break_off(is_stuck)
                 }
-            }
+            };
         }
         // What has not left was not sent; of what has timed out the sender knows that already.
         let waiting = match &outcome {
@@ -778,7 +779,7 @@ async fn serve_one(
         log::http2_fault(connection, &fault);
     }
     // A reset is not answered with another (RFC 9113, section 5.4.2).
-    if is_malformed && !flow.is_gone() {
+    if is_malformed && !flow.is_gone() && !is_reset {
         let code = ErrorCode::ProtocolError;
         shared.with(|machine| machine.reset_answered(flow.number, code));
         shared.call();

@@ -101,7 +101,6 @@ impl H2 {
         if self.asks_for_tunnel {
             return None;
         }
-        request.body.note_taken();
         Some(H2Upload::new(&self.shared, &self.flow, request))
     }
 
@@ -213,8 +212,9 @@ impl H2 {
     }
 
     /// Ends a stream whose response will not be completed.
-    pub fn break_off(&self, timed_out: bool) {
-        if !self.flow.has_ended() {
+    pub fn break_off(&self, timed_out: bool) -> bool {
+        let is_under_way = !self.flow.has_ended();
+        if is_under_way {
             // The codes are nginx's.
             let code = match timed_out {
                 true => ErrorCode::ProtocolError,
@@ -222,6 +222,7 @@ impl H2 {
             };
             self.shared.reset(&self.flow, code);
         }
+        is_under_way
     }
 }
 

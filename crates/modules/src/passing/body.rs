@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use super::connection::UpstreamConnection;
 use super::http2::body::StreamBody;
 use super::pace::Pace;
 use super::response::{READING, WHILE_READING};
+use super::sending::SENDING;
 use super::settings::Passing;
 use super::trailers::TrailerReader;
 use super::tries::told_left;
@@ -157,6 +158,8 @@ pub(crate) struct UpstreamBody {
     patience: Option<Sleep>,
     /// What the log has not been told yet.
     told: VecDeque<Told>,
+    /// Whether the request's body has gone before the answer the last time.
+    upload_first: bool,
     /// How the body has ended, behind what has been read ahead.
     ending: Option<Ending>,
     /// What is being done, for log lines about what has come: see [`doing_behind_head`].
@@ -234,6 +237,7 @@ impl UpstreamBody {
             ahead: Spill::new(&passing.buffers.limits),
             patience: None,
             told: VecDeque::new(),
+            upload_first: false,
             ending: None,
             doing: doing_behind_head(buffered),
             passing: Arc::clone(passing),
@@ -288,10 +292,10 @@ impl UpstreamBody {
                 _ => "upstream prematurely closed connection while reading upstream".into(),
             },
             Err(error) => match error.kind() {
-                io::ErrorKind::TimedOut => {
+                ErrorKind::TimedOut => {
                     "upstream timed out (110: Connection timed out) while reading upstream".into()
                 }
-                io::ErrorKind::InvalidData => {
+                ErrorKind::InvalidData => {
                     format!("SSL_read() failed (SSL: {error}) while reading upstream").into()
                 }
                 _ => {
@@ -454,19 +458,79 @@ impl UpstreamBody {
         let polled = upload.poll(peer.stream(), context);
         let sent = upload.sent() - before;
         if sent > 0 {
+            self.deadline = None; // the upstream is not idle
             let mut seen = self.seen.borrow_mut();
             seen.note(|attempt, _| attempt.bytes_sent += sent);
         }
         match polled {
             Poll::Pending => peer.upload = Some(upload),
             Poll::Ready(Uploaded::Whole) => peer.asked = true,
-            Poll::Ready(Uploaded::Ended) => {}
+            Poll::Ready(Uploaded::Left) if self.outlives_client() => {
+                let told = told_left(&Abort::Closed(ErrorKind::ConnectionReset.into()), SENDING);
+                self.break_off(Break::Request, told);
+                return Poll::Ready(());
+            }
+            Poll::Ready(Uploaded::Ended | Uploaded::Left) => {}
             Poll::Ready(Uploaded::Broken(told)) => {
                 self.break_off(Break::Request, told);
                 return Poll::Ready(());
             }
         }
         Poll::Pending
+    }
+
+    /// Whether the request's body goes first this time: neither way holds up the other, however quick it is.
+    fn is_turn_of_upload(&mut self) -> bool {
+        self.upload_first = !self.upload_first;
+        self.upload_first
+    }
+
+    /// Nothing more of the request's body is sent: what sends that to the peer has lost its client.
+    pub(super) fn end_upload(&mut self) {
+        if let Some(peer) = &mut self.peer {
+            peer.upload = None;
+        }
+    }
+
+    /// Reads ahead of the client, unless every part is to leave at once.
+    fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
+        if self.flush && self.ending.is_none() {
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Poll::Ready(Ok(told));
+            }
+            if self.ahead.is_writing() && self.poll_written(context).is_ready() {
+                continue;
+            }
+            match self.ending {
+                Some(Ending::Broken(broken @ (Break::Unkept | Break::Request))) => {
+                    return Poll::Ready(Err(broken));
+                }
+                Some(_) => return Poll::Pending,
+                None => {}
+            }
+            while let Some(bytes) = self.take() {
+                self.ahead.push(bytes);
+            }
+            self.settle();
+            if !self.told.is_empty() || self.ending.is_some() {
+                continue;
+            }
+            if self.ahead.has_room() {
+                ready!(self.poll_receive(context));
+                continue;
+            }
+            if !self.ahead.may_write() {
+                return Poll::Pending; // the upstream waits for the disk, or for the client
+            }
+            if !self.ahead.is_in_file() {
+                let patience = self.patience.get_or_insert_with(|| engine::sleep(PATIENCE));
+                ready!(Pin::new(patience).poll(context));
+            }
+            self.ahead.start_writing();
+        }
     }
 
     /// Receives more, at the body's pace, unless the body has ended.
@@ -580,55 +644,41 @@ impl Source for UpstreamBody {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.poll_upload(context).is_ready() {
+        let upload_first = self.is_turn_of_upload();
+        if upload_first && self.poll_upload(context).is_ready() {
             return Poll::Ready(());
         }
-        match self.ahead.is_writing() {
+        let come = match self.ahead.is_writing() {
             true => self.poll_written(context),
             false => self.poll_receive(context),
+        };
+        if come.is_ready() || upload_first {
+            return come;
+        }
+        let waited_until = self.deadline;
+        match self.poll_upload(context) {
+            // The wait begins anew.
+            Poll::Pending if self.deadline != waited_until => self.poll_receive(context),
+            polled => polled,
         }
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<Told, Break>> {
-        if self.poll_upload(context).is_pending() && self.flush {
-            return Poll::Pending;
+        let upload_first = self.is_turn_of_upload();
+        if upload_first && self.poll_upload(context).is_ready() {
+            return self.poll_read_ahead(context);
         }
-        loop {
-            if let Some(told) = self.told.pop_front() {
-                return Poll::Ready(Ok(told));
-            }
-            if self.ahead.is_writing() && self.poll_written(context).is_ready() {
-                continue;
-            }
-            match self.ending {
-                Some(Ending::Broken(broken @ (Break::Unkept | Break::Request))) => {
-                    return Poll::Ready(Err(broken));
-                }
-                Some(_) => return Poll::Pending,
-                None => {}
-            }
-            while let Some(bytes) = self.take() {
-                self.ahead.push(bytes);
-            }
-            self.settle();
-            if !self.told.is_empty() || self.ending.is_some() {
-                continue;
-            }
-            if self.ahead.has_room() {
-                ready!(self.poll_receive(context));
-                continue;
-            }
-            if !self.ahead.may_write() {
-                return Poll::Pending; // the upstream waits for the disk, or for the client
-            }
-            if !self.ahead.is_in_file() {
-                let patience = self.patience.get_or_insert_with(|| engine::sleep(PATIENCE));
-                ready!(Pin::new(patience).poll(context));
-            }
-            self.ahead.start_writing();
+        let ahead = self.poll_read_ahead(context);
+        if ahead.is_ready() || upload_first {
+            return ahead;
+        }
+        let waited_until = self.deadline;
+        let is_broken = self.poll_upload(context).is_ready();
+        match is_broken || self.deadline != waited_until {
+            true => self.poll_read_ahead(context),
+            false => ahead,
         }
     }
-
     fn queued_max(&self) -> Option<usize> {
         let goes_on = self.ending.is_none() && !self.has_come();
         (goes_on && !self.flush).then_some(self.passing.buffers.busy_size)

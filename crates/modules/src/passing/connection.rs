@@ -18,7 +18,7 @@ use transport::Transport;
 
 use super::http2::stream::StreamHandle;
 use super::tries::Reach;
-use super::upload::Upload;
+use super::upload::RestOfBody;
 use crate::upstream::{AtEnd, Group};
 
 /// A connection to a peer, or a request's part of one.
@@ -35,7 +35,7 @@ pub(crate) struct UpstreamConnection {
     /// What is learned of the session as soon as the last byte of the answer has come.
     pub(crate) at_end: Option<Box<AtEnd>>,
     /// What is left of the request's body, which goes on its way to the peer beside the answer.
-    pub(super) upload: Option<Box<Upload>>,
+    pub(super) upload: Option<Box<RestOfBody>>,
     /// Where it goes once its answer has come whole.
     home: Home,
 }

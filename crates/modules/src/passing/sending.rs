@@ -18,7 +18,7 @@ use super::connection::UpstreamConnection;
 use super::response::receive;
 use super::settings::Passing;
 use super::tries::{AttemptError, client_left, failed, note};
-use super::upload::Upload;
+use super::upload::RestOfBody;
 use base::pieces::Pieces;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
@@ -102,7 +102,7 @@ pub(crate) trait HeadReader {
 }
 
 /// A request on its way to a peer, up to the end of the answer's head. The peer may say something before it has the whole request:
-/// that is read meanwhile, and only an answer, or the end of the connection, ends the sending.
+/// that is read meanwhile, and only an answer, or the end of the connection, ends this part of the sending.
 pub(crate) struct Asked<'a, R> {
     passing: &'a Passing,
     pub(crate) peer: &'a mut UpstreamConnection,
@@ -158,7 +158,7 @@ impl<'a, R: HeadReader> Asked<'a, R> {
                 self.peer.asked = false;
                 if self.has_answer {
                     let rest = exchange.upload(request);
-                    let upload = rest.map(|client| Upload::of_client(client, framing));
+                    let upload = rest.map(|client| RestOfBody::of_client(client, framing));
                     self.peer.upload = upload.map(Box::new);
                 }
                 return Ok(());
@@ -275,7 +275,7 @@ impl<'a, R: HeadReader> Asked<'a, R> {
         Ok(())
     }
 
-    /// Whether the peer has answered or gone: what it has not got of the request is of no use any more.
+    /// Whether the peer has answered or gone: the answer is not kept waiting for the rest of the request.
     pub(crate) fn wants_no_more(&self) -> bool {
         self.has_answer || self.peer.early_end.is_some()
     }

@@ -446,6 +446,7 @@ impl Storing {
 
     /// Reads what is left, for the file alone.
     async fn finish(mut self) {
+        self.body.end_upload();
         while !self.writer.is_over() {
             match self.next() {
                 Given::End | Given::Broken(_) => break,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http::exchange::Abort;
-use http::exchange::upload::Upload as ClientUpload;
+use http::exchange::upload::Upload;
 use http::log::{self, Level};
 use http::source::Told;
 use transport::Transport;
@@ -28,10 +28,10 @@ pub(crate) enum Stopped {
 
 impl Stopped {
     /// What a client's body was ended by.
-    pub(super) fn by(client: &ClientUpload, abort: Abort) -> Stopped {
+    pub(super) fn by(client: &Upload, abort: Abort) -> Stopped {
         match client {
-            ClientUpload::H1(_) => Stopped::Connection(abort),
-            ClientUpload::H2(_) => Stopped::Stream(abort),
+            Upload::H1(_) => Stopped::Connection(abort),
+            Upload::H2(_) => Stopped::Stream(abort),
         }
     }
 
@@ -63,28 +63,30 @@ fn status_of(abort: &Abort) -> u16 {
 }
 
 /// The status with which a request would have been answered for what has become of its body, once that has been broken off.
-pub(crate) type Refused = Rc<Cell<Option<u16>>>;
+pub(crate) type RefusedWith = Rc<Cell<Option<u16>>>;
 
 /// What has become of a body.
 pub(super) enum Uploaded {
-    /// It has been sent to its end.
+    /// It has been sent to its end, as far as its stream, if it has one, has not ended before that.
     Whole,
-    /// Nothing more of it is sent; what reads the answer finds out why.
+    /// Nothing more of it is sent, since the peer has gone: what reads the answer finds that out.
     Ended,
+    /// Nothing more of it comes: what sends to the client finds out that it has left, if it asks.
+    Left,
     /// It is broken off, and the answer with it; what there is to log, if there is.
     Broken(Option<Told>),
 }
 
 /// The rest of a body on its way; see the module. It goes on whenever it is polled.
-pub(crate) struct Upload {
+pub(crate) struct RestOfBody {
     way: Way,
-    refused: Refused,
+    refused: RefusedWith,
 }
 
 enum Way {
     /// On a connection of the request's own.
     Connection {
-        client: ClientUpload,
+        client: Upload,
         framing: &'static dyn BodyFraming,
         sent: u64,
     },
@@ -92,10 +94,10 @@ enum Way {
     Stream(StreamUpload),
 }
 
-impl Upload {
+impl RestOfBody {
     /// What comes of the client's body goes on, framed so.
-    pub(super) fn of_client(client: ClientUpload, framing: &'static dyn BodyFraming) -> Upload {
-        Upload::by(Way::Connection {
+    pub(super) fn of_client(client: Upload, framing: &'static dyn BodyFraming) -> RestOfBody {
+        RestOfBody::by(Way::Connection {
             client,
             framing,
             sent: 0,
@@ -103,19 +105,19 @@ impl Upload {
     }
 
     /// What is under way on a stream goes on.
-    pub(super) fn on_stream(upload: StreamUpload) -> Upload {
-        Upload::by(Way::Stream(upload))
+    pub(super) fn on_stream(upload: StreamUpload) -> RestOfBody {
+        RestOfBody::by(Way::Stream(upload))
     }
 
-    fn by(way: Way) -> Upload {
-        Upload {
+    fn by(way: Way) -> RestOfBody {
+        RestOfBody {
             way,
-            refused: Refused::default(),
+            refused: RefusedWith::default(),
         }
     }
 
     /// Where it will be told what the request would have been answered with.
-    pub(super) fn refused(&self) -> Refused {
+    pub(super) fn refused(&self) -> RefusedWith {
         Rc::clone(&self.refused)
     }
 
@@ -141,7 +143,7 @@ impl Upload {
             Ok(true) => Uploaded::Whole,
             Ok(false) => Uploaded::Ended,
             Err(stopped) => match stopped.told() {
-                None => Uploaded::Ended,
+                None => Uploaded::Left,
                 Some((status, told)) => {
                     self.refused.set(Some(status));
                     Uploaded::Broken(told)
@@ -153,7 +155,7 @@ impl Upload {
 
 /// Passes on what comes, as fast as the peer takes it; whether that was all.
 fn poll_pass_on(
-    client: &mut ClientUpload,
+    client: &mut Upload,
     framing: &dyn BodyFraming,
     sent: &mut u64,
     stream: &Transport,

@@ -34,7 +34,7 @@ use crate::passing::response::{
 use crate::passing::sending::{SENDING, body_broken_off};
 use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, Conversation, Failure, client_left, failed, note};
-use crate::passing::upload::{Refused, Stopped, Upload};
+use crate::passing::upload::{RefusedWith, RestOfBody, Stopped};
 
 /// How often a request that a peer has not looked at is sent again as if it had never been sent.
 const UNSERVED_MAX: u32 = 3;
@@ -70,14 +70,14 @@ pub(crate) struct Http2Conversation<'a> {
 pub(crate) struct Http2Answer {
     pub(crate) read: UpstreamResponse,
     /// Where the fate of the request's body will be told, if some of it is left.
-    refused: Option<Refused>,
+    refused: Option<RefusedWith>,
     flow: Rc<Flow>,
 }
 
 /// Why the body of an answer has been broken off, once it has.
 pub(crate) struct Outcome {
     flow: Rc<Flow>,
-    refused: Option<Refused>,
+    refused: Option<RefusedWith>,
 }
 
 impl Outcome {
@@ -171,25 +171,28 @@ impl Conversation for Http2Conversation<'_> {
         }
         let mut upload = match ends {
             true => None,
-            false => self.send_body(request, exchange, stream),
+            false => self.send_body(request, exchange, stream)?,
         };
-        let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
-        note(request, |attempt, _| attempt.bytes_sent += sent);
         let mut reading = Reading::default();
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        let more = self.head.length() + flow.sent() + flow.queued() as u64 - sent;
-        note(request, |attempt, _| attempt.bytes_sent += more);
+        let sent = self.head.length() + flow.sent() + flow.queued() as u64;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
+        if let RequestBody::Begun(begun) = self.body
+            && begun.has_come()
+        {
+            request.body.note_taken();
+        }
         let answer = reading.end();
         match read {
             Ok(()) => {
                 if let RequestBody::Begun(begun) = self.body {
                     begun.forget();
                 }
-                let upload = upload.map(Upload::on_stream);
-                let refused = upload.as_ref().map(Upload::refused);
+                let upload = upload.map(RestOfBody::on_stream);
+                let refused = upload.as_ref().map(RestOfBody::refused);
                 peer.upload = upload.map(Box::new);
                 Ok(Http2Answer {
                     read: answer,
@@ -224,7 +227,7 @@ impl Http2Conversation<'_> {
         request: &mut Request,
         exchange: &mut Exchange,
         stream: &StreamHandle,
-    ) -> Option<StreamUpload> {
+    ) -> Result<Option<StreamUpload>, AttemptError> {
         let (sender, timeout) = (stream.sender(), self.passing.tries.send_timeout);
         match self.body {
             RequestBody::None => {}
@@ -234,26 +237,21 @@ impl Http2Conversation<'_> {
                     sender.push(parts.iter().cloned(), true);
                 } else if let Some(file) = request.body.file().cloned() {
                     let length = request.body.received();
-                    return Some(StreamUpload::of_file(file, length, sender, timeout));
+                    let upload = StreamUpload::of_file(file, length, sender, timeout);
+                    return Ok(Some(upload));
                 }
             }
             RequestBody::Begun(begun) => {
                 if begun.push(&sender) {
-                    return None;
+                    return Ok(None);
                 }
-                match exchange.upload(request) {
-                    Some(client) => {
-                        let begun = Rc::clone(begun);
-                        return Some(StreamUpload::of_client(client, sender, begun, timeout));
-                    }
-                    None => {
-                        begun.note([], true);
-                        sender.push([], true);
-                    }
-                }
+                // Of one that cannot be had some has been dropped.
+                let client = exchange.upload(request).ok_or(AttemptError::Refused(500))?;
+                let upload = StreamUpload::of_client(client, sender, Rc::clone(begun), timeout);
+                return Ok(Some(upload));
             }
         }
-        None
+        Ok(None)
     }
 
     /// Reads heads up to the answer's own, while the body goes on.

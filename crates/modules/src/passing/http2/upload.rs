@@ -11,7 +11,7 @@ use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::file::File;
 use engine::select::{Either, either};
-use http::exchange::upload::Upload as ClientUpload;
+use http::exchange::upload::Upload;
 use http::log;
 
 use super::conversation::RequestBody;
@@ -32,7 +32,7 @@ pub(crate) struct StreamUpload {
 impl StreamUpload {
     /// As it comes from the client.
     pub(super) fn of_client(
-        client: ClientUpload,
+        client: Upload,
         sender: Sender,
         begun: Rc<Begun>,
         timeout: Duration,
@@ -111,6 +111,11 @@ impl Begun {
         self.has_ended.get()
     }
 
+    /// Whether any of it has come since it was begun.
+    pub(super) fn has_come(&self) -> bool {
+        self.length.get() > 0
+    }
+
     /// It is not sent again.
     pub(super) fn forget(&self) {
         self.is_lost.set(true);
@@ -130,7 +135,7 @@ impl From<Pieces> for RequestBody {
 }
 
 async fn pass_on(
-    mut client: ClientUpload,
+    mut client: Upload,
     sender: Sender,
     begun: Rc<Begun>,
     timeout: Duration,
@@ -144,13 +149,13 @@ async fn pass_on(
         let ends = part.is_none() || client.is_read();
         begun.note(&part, ends);
         sender.push(part, ends);
-        let limit = if ends { 0 } else { BACKLOG_MAX };
-        drained(&sender, limit, timeout).await?;
         if ends {
             break;
         }
+        drained(&sender, BACKLOG_MAX, timeout).await?;
     }
-    Ok(())
+    drop(client); // who leaves now is found out by what answers
+    drained(&sender, 0, timeout).await
 }
 
 async fn read(file: File, length: u64, sender: Sender, timeout: Duration) -> Result<(), Stopped> {
@@ -182,11 +187,7 @@ async fn ended(sender: &Sender) {
 }
 
 /// Waits until no more than so much waits to be sent, for as long as the peer takes some of it.
-pub(super) async fn drained(
-    sender: &Sender,
-    limit: usize,
-    timeout: Duration,
-) -> Result<(), Stopped> {
+async fn drained(sender: &Sender, limit: usize, timeout: Duration) -> Result<(), Stopped> {
     let flow = sender.flow();
     while flow.queued() > limit {
         let before = flow.sent();
