@@ -132,7 +132,7 @@ impl Params {
         pass_request_headers: bool,
         writer: &mut impl Variables,
     ) {
-        let mut value = Vec::new();
+        let mut value = engine::spare_bytes(0);
         for param in &self.sent {
             value.clear();
             param.value.append_to(request, &mut value);
@@ -140,6 +140,7 @@ impl Params {
                 writer.push(&param.name, &value);
             }
         }
+        engine::keep_bytes(value);
         if !pass_request_headers {
             return;
         }

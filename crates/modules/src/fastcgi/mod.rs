@@ -147,12 +147,12 @@ async fn serve(
 
 /// Writes a request up to its body; where it is too long the status to answer with.
 fn write(request: &mut Request, settings: &Settings) -> Result<Bytes, u16> {
-    let mut head = Vec::with_capacity(2048);
+    let mut head = engine::spare_bytes(2048);
     let mut writer = RequestWriter::new(&mut head, settings.keep_connection);
     let pass_headers = settings.passing.pass_request_headers;
     settings.params.write(request, pass_headers, &mut writer);
     match writer.finish(PARAMS_LENGTH_MAX) {
-        Ok(()) => Ok(head.into()),
+        Ok(()) => Ok(engine::share_bytes(head)),
         Err(too_long) => {
             log::error!(request, Alert, "{too_long}");
             Err(500)

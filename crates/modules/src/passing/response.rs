@@ -37,7 +37,7 @@ pub(crate) struct Reading {
 
 impl Default for Reading {
     fn default() -> Reading {
-        Reading::of(ReadHead::default(), Vec::new())
+        Reading::of(ReadHead::default(), engine::spare_bytes(0))
     }
 }
 
