@@ -474,6 +474,15 @@ impl Request {
         path
     }
 
+    /// The same behind what `out` holds.
+    pub fn append_document_root(&mut self, out: &mut Vec<u8>) {
+        let core = Arc::clone(&self.plan.core);
+        match core.root.relative_at_run_time {
+            true => out.append(&mut self.document_root()),
+            false => core.root.path.append_to(self, out),
+        }
+    }
+
     fn append_root(&mut self, core: &crate::core::Core, path: &mut Vec<u8>) {
         core.root.path.append_to(self, path);
         if core.root.relative_at_run_time && path.first() != Some(&b'/') {

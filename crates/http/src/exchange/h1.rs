@@ -13,7 +13,7 @@ use bytes::Bytes;
 use engine::Buffer;
 use engine::net::Segment;
 use engine::select::{Either, at_once, either};
-use proto::h1::chunked::{ChunkLine, DATA_END, LAST_BEFORE_TRAILERS};
+use proto::h1::chunked::{self, ChunkLine, DATA_END, LAST_BEFORE_TRAILERS};
 use proto::h1::{BodyLength, Version};
 use proto::header::Known;
 use proto::method::Method;
@@ -640,6 +640,11 @@ impl Wire for H1 {
     fn push_end(&mut self, request: &Request) -> u64 {
         if !self.chunked {
             return 0;
+        }
+        if request.response.trailers.is_empty() {
+            let stream = &self.connection.stream;
+            stream.push(Segment::Bytes(Bytes::from_static(chunked::LAST)));
+            return chunked::LAST.len() as u64;
         }
         let mut end = Vec::with_capacity(64);
         end.extend_from_slice(LAST_BEFORE_TRAILERS);

@@ -160,7 +160,7 @@ fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn document_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    out.append(&mut request.document_root());
+    request.append_document_root(out);
     true
 }
 

@@ -11,7 +11,7 @@ use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::Request;
-use proto::h1::chunked::DATA_END;
+use proto::h1::chunked::{self, ChunkLine, DATA_END};
 use transport::Transport;
 
 use super::connection::UpstreamConnection;
@@ -23,9 +23,6 @@ use base::pieces::Pieces;
 
 /// Bytes queued for an upstream beyond which the client is not read on.
 pub(super) const BACKLOG_MAX: usize = 32 * 1024;
-
-/// What ends a chunked body.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// What is done then, until the answer begins.
 pub(crate) const SENDING: &str = "while sending request to upstream";
@@ -72,7 +69,7 @@ impl BodyFraming for InChunks {
         if length == 0 {
             return 0;
         }
-        let line = proto::h1::chunked::ChunkLine::new(length);
+        let line = ChunkLine::new(length);
         stream.push(Segment::Bytes(Bytes::copy_from_slice(line.as_bytes())));
         let pushed = Unframed.push(stream, parts);
         stream.push(Segment::Bytes(Bytes::from_static(DATA_END)));
@@ -80,8 +77,8 @@ impl BodyFraming for InChunks {
     }
 
     fn end(&self, stream: &Transport) -> u64 {
-        stream.push(Segment::Bytes(Bytes::from_static(LAST_CHUNK)));
-        LAST_CHUNK.len() as u64
+        stream.push(Segment::Bytes(Bytes::from_static(chunked::LAST)));
+        chunked::LAST.len() as u64
     }
 }
 
