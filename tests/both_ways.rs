@@ -8,6 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use proto::h2::{ErrorCode, frame};
 use support::http2::{Client as Http2Client, put_data};
 use support::{PATIENCE, Server, engines, is_nginx};
 
@@ -848,5 +849,74 @@ fn an_answer_that_breaks_off_lingers_for_a_client_that_sends() {
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"ab");
+    });
+}
+
+/// The same where the client sends all before it reads, and has not got what there is of the answer.
+#[test]
+fn an_answer_that_breaks_off_reaches_a_client_that_sends_all_first() {
+    if is_nginx() {
+        return; // it reads nothing until what it has of the answer has been taken
+    }
+    for engine in engines::lines() {
+        let upstream = Upstream::bind();
+        let server = Protocol::Http.server(engine, &upstream, "send_timeout 60s;");
+        let mut client = post(&server, "Content-Length: 40000000");
+        let mut peer = upstream.accept(Protocol::Http);
+        peer.read_head();
+        peer.answer(100_000_000);
+        let mut answers = peer.stream.try_clone().unwrap();
+        let says = thread::spawn(move || {
+            let part = vec![b'x'; 1_000_000];
+            let _ = (0..50).try_for_each(|_| answers.write_all(&part));
+        });
+        // What the sockets hold is full by then, and the upstream goes.
+        thread::sleep(Duration::from_millis(300));
+        peer.stream.shutdown(Shutdown::Both).unwrap();
+        drop(peer);
+        says.join().unwrap();
+        let began = Instant::now();
+        client.write_all(&vec![b'a'; 40_000_000]).unwrap();
+        read_head(&mut client);
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() > 100_000 && rest.iter().all(|byte| *byte == b'x'));
+        assert!(began.elapsed() < PATIENCE / 2);
+    }
+}
+
+/// A client of HTTP/2 that leaves is missed where its answer is stored, too.
+#[test]
+fn half_a_stream_is_no_request_for_an_answer_that_is_stored() {
+    each(|protocol, engine| {
+        let upstream = Upstream::bind();
+        let more = "by_buffering on; by_store temp/stored;";
+        let server = protocol.server(engine, &upstream, more);
+        let mut client = Http2Client::connect(server.port);
+        let head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "a"),
+            ("content-length", "6"),
+        ];
+        let (stream, mut frames) = client.frames_of(&head, Some(b""));
+        frames.truncate(frames.len() - 9);
+        put_data(&mut frames, stream, b"ab", false);
+        client.send(&frames);
+        let mut peer = upstream.accept(protocol);
+        peer.read_head();
+        assert_eq!(peer.read(2).unwrap(), b"ab");
+        peer.answer(20_000);
+        peer.say(&[b'x'; 10_000]).unwrap();
+        while client.responses.get(&stream).is_none() {
+            client.read_frame().expect("a frame");
+        }
+        let mut reset = Vec::new();
+        frame::put_reset(&mut reset, stream, ErrorCode::Cancel);
+        client.send(&reset);
+        let began = Instant::now();
+        peer.wait_for_end();
+        assert!(began.elapsed() < PATIENCE / 2, "{protocol:?}");
     });
 }

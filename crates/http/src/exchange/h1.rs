@@ -74,6 +74,8 @@ pub struct H1 {
     counted: Option<Box<RequestBody>>,
     /// It has been with that: a handler has begun to read the body, be it that nothing of it has come.
     was_lent: bool,
+    /// The client has been found to have left while its body was dropped.
+    has_left: bool,
     version: Version,
     /// The client waits for `100 Continue`.
     continue_wanted: bool,
@@ -151,6 +153,7 @@ impl H1 {
             lent: None,
             counted: None,
             was_lent: false,
+            has_left: false,
             version,
             continue_wanted: false,
             keep_alive: false,
@@ -302,6 +305,7 @@ impl H1 {
             self.keep_alive = false;
             self.may_linger = false;
         }
+        self.keep_alive &= !self.intake.refused;
         self.timed_out |= self.intake.timed_out;
     }
 
@@ -322,10 +326,17 @@ impl H1 {
         }
     }
 
+    fn left() -> Abort {
+        Abort::Closed(ErrorKind::ConnectionAborted.into())
+    }
+
     /// Receives and drops what comes of a body that is discarded, beside whatever else is waited for: a client may send all of
     /// it before it reads. Returns once no more of it is to come; why, where the client has left.
     async fn discard(&mut self) -> Result<(), Abort> {
         self.reclaim().await;
+        if self.has_left {
+            return Err(H1::left());
+        }
         while self.discards && !self.intake.is_read() {
             if !self.intake.input.is_empty() {
                 self.bad_body = self.drop_received().err();
@@ -341,9 +352,10 @@ impl H1 {
                     self.may_linger = false;
                     // One that sends nothing more may still read. As in nginx, of a body that was read beside the response the
                     // whole is wanted.
+                    self.has_left = end.is_err() || self.was_lent;
                     end?;
                     if self.was_lent {
-                        return Err(Abort::Closed(ErrorKind::ConnectionAborted.into()));
+                        return Err(H1::left());
                     }
                 }
             }
@@ -473,7 +485,7 @@ impl H1 {
             // As in nginx, a client that still sends its body is read from, so that no reset destroys what it has got.
             let lingers = request.plan.core.lingering_close != LingeringClose::Off;
             let is_sending = !self.intake.is_read() && self.has_begun(request) && self.may_linger;
-            if after == After::CLOSE && lingers && is_sending {
+            if after == After::CLOSE && self.head_sent && lingers && is_sending {
                 self.linger(request).await;
                 return (After::Drop, Buffer::default());
             }
@@ -539,6 +551,13 @@ impl H1 {
 
     /// Says that nothing more is sent, and reads away what the client does.
     async fn linger(&mut self, request: &Request) {
+        if !self.intake.is_read() {
+            // It may send all of its body before it reads what is left of the response.
+            self.discards = true;
+            if self.drained(0).await.is_err() {
+                return;
+            }
+        }
         self.intake.input = Buffer::default();
         let core = &request.plan.core;
         self.connection
@@ -699,7 +718,7 @@ impl Wire for H1 {
         while self.intake.input.len() < AHEAD_MAX {
             match self.connection.stream.recv(None).await {
                 Ok(buffer) if buffer.is_empty() => {
-                    return Abort::Closed(ErrorKind::ConnectionAborted.into());
+                    return H1::left();
                 }
                 Ok(mut buffer) if self.intake.input.is_empty() => {
                     buffer.fit(); // it may be kept as long as the response takes

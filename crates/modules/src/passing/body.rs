@@ -465,7 +465,10 @@ impl UpstreamBody {
         match polled {
             Poll::Pending => peer.upload = Some(upload),
             Poll::Ready(Uploaded::Whole) => peer.asked = true,
-            Poll::Ready(Uploaded::Left) if self.outlives_client() => {
+            // Nothing else finds it out.
+            Poll::Ready(Uploaded::Left)
+                if self.outlives_client() || self.passing.store.is_some() =>
+            {
                 let told = told_left(&Abort::Closed(ErrorKind::ConnectionReset.into()), SENDING);
                 self.break_off(Break::Request, told);
                 return Poll::Ready(());
@@ -485,10 +488,10 @@ impl UpstreamBody {
         self.upload_first
     }
 
-    /// Nothing more of the request's body is sent: what sends that to the peer has lost its client.
-    pub(super) fn end_upload(&mut self) {
+    /// The client has gone: nothing more of a body that comes from it is sent.
+    pub(super) fn lose_client(&mut self) {
         if let Some(peer) = &mut self.peer {
-            peer.upload = None;
+            peer.upload.take_if(|upload| upload.is_of_client());
         }
     }
 

@@ -446,7 +446,6 @@ impl Storing {
 
     /// Reads what is left, for the file alone.
     async fn finish(mut self) {
-        self.body.end_upload();
         while !self.writer.is_over() {
             match self.next() {
                 Given::End | Given::Broken(_) => break,
@@ -470,10 +469,11 @@ impl fmt::Debug for Stored {
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        if let Some(storing) = self.0.take()
+        if let Some(mut storing) = self.0.take()
             && storing.begun
             && !storing.writer.is_over()
         {
+            storing.body.lose_client();
             engine::spawn(storing.finish());
         }
     }

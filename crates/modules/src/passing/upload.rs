@@ -121,6 +121,14 @@ impl RestOfBody {
         Rc::clone(&self.refused)
     }
 
+    /// Whether it comes from the client yet.
+    pub(super) fn is_of_client(&self) -> bool {
+        match &self.way {
+            Way::Connection { .. } => true,
+            Way::Stream(upload) => upload.is_of_client(),
+        }
+    }
+
     /// Bytes that have been queued for the peer.
     pub(super) fn sent(&self) -> u64 {
         match &self.way {

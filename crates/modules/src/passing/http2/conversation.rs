@@ -173,18 +173,17 @@ impl Conversation for Http2Conversation<'_> {
             true => None,
             false => self.send_body(request, exchange, stream)?,
         };
+        let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
+        note(request, |attempt, _| attempt.bytes_sent += sent);
         let mut reading = Reading::default();
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        let sent = self.head.length() + flow.sent() + flow.queued() as u64;
-        note(request, |attempt, _| attempt.bytes_sent += sent);
-        if let RequestBody::Begun(begun) = self.body
-            && begun.has_come()
-        {
-            request.body.note_taken();
-        }
+        let in_all = self.head.length() + flow.sent() + flow.queued() as u64;
+        // A stream that has been reset has forgotten what was queued.
+        let more = in_all.saturating_sub(sent);
+        note(request, |attempt, _| attempt.bytes_sent += more);
         let answer = reading.end();
         match read {
             Ok(()) => {
@@ -305,11 +304,16 @@ impl Http2Conversation<'_> {
             };
             let is_sending = upload.is_none() && flow.queued() > 0;
             let coming = poll_fn(|context| {
-                if let Some(uploading) = upload
-                    && let Poll::Ready(uploaded) = uploading.poll(context)
-                {
-                    *upload = None;
-                    return Poll::Ready(Came::Uploaded(uploaded));
+                if let Some(uploading) = upload {
+                    let uploaded = uploading.poll(context);
+                    // At once: what waits may be given up.
+                    if matches!(self.body, RequestBody::Begun(begun) if begun.has_come()) {
+                        request.body.note_taken();
+                    }
+                    if let Poll::Ready(uploaded) = uploaded {
+                        *upload = None;
+                        return Poll::Ready(Came::Uploaded(uploaded));
+                    }
                 }
                 if let Poll::Ready(head) = stream.poll_head(context) {
                     return Poll::Ready(Came::Head(head));

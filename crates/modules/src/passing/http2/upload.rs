@@ -27,6 +27,8 @@ const KEPT_MAX: usize = 64 * 1024;
 pub(crate) struct StreamUpload {
     way: Pin<Box<dyn Future<Output = Result<(), Stopped>>>>,
     flow: Rc<Flow>,
+    /// It comes from the client yet.
+    is_of_client: bool,
 }
 
 impl StreamUpload {
@@ -40,6 +42,7 @@ impl StreamUpload {
         StreamUpload {
             flow: Rc::clone(sender.flow()),
             way: Box::pin(pass_on(client, sender, begun, timeout)),
+            is_of_client: true,
         }
     }
 
@@ -53,6 +56,7 @@ impl StreamUpload {
         StreamUpload {
             flow: Rc::clone(sender.flow()),
             way: Box::pin(read(file, length, sender, timeout)),
+            is_of_client: false,
         }
     }
 
@@ -62,6 +66,11 @@ impl StreamUpload {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Stopped>> {
         self.way.as_mut().poll(context)
+    }
+
+    /// Whether it comes from the client yet.
+    pub(in crate::passing) fn is_of_client(&self) -> bool {
+        self.is_of_client
     }
 
     /// Bytes of it that have been queued.
