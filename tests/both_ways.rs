@@ -909,7 +909,7 @@ fn half_a_stream_is_no_request_for_an_answer_that_is_stored() {
         assert_eq!(peer.read(2).unwrap(), b"ab");
         peer.answer(20_000);
         peer.say(&[b'x'; 10_000]).unwrap();
-        while client.responses.get(&stream).is_none() {
+        while !client.responses.contains_key(&stream) {
             client.read_frame().expect("a frame");
         }
         let mut reset = Vec::new();
