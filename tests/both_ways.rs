@@ -441,7 +441,7 @@ fn a_client_that_leaves_ends_both_ways() {
 fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
     each(|protocol, engine| {
         let upstream = Upstream::bind();
-        let more = "client_body_timeout 700ms; by_read_timeout 60s;";
+        let more = "client_body_timeout 1500ms; by_read_timeout 60s;";
         let server = protocol.server(engine, &upstream, more);
         let mut client = post(&server, "Content-Length: 60");
         let mut peer = upstream.accept(protocol);
@@ -450,7 +450,7 @@ fn a_client_that_stops_is_waited_for_as_long_as_for_any_body() {
         read_head(&mut client);
         // As long as some of it comes in time, it goes on.
         for _ in 0..4 {
-            thread::sleep(Duration::from_millis(400));
+            thread::sleep(Duration::from_millis(500));
             client.write_all(b"ab").unwrap();
             assert_eq!(peer.read(2).unwrap(), b"ab");
         }
@@ -536,7 +536,7 @@ fn a_client_that_neither_reads_nor_sends_ends_both_ways() {
         for buffering in ["on", "off"] {
             let upstream = Upstream::bind();
             let more = format!(
-                "client_body_timeout 700ms; send_timeout 60s; by_read_timeout 60s; by_buffering {buffering};"
+                "client_body_timeout 1500ms; send_timeout 60s; by_read_timeout 60s; by_buffering {buffering};"
             );
             let server = protocol.server(engine, &upstream, &more);
             let mut client = post(&server, "Content-Length: 60");
@@ -783,14 +783,14 @@ fn a_body_that_has_not_come_yet_goes_where_the_request_goes_on() {
 fn a_slow_upload_gives_its_upstream_time() {
     each(|protocol, engine| {
         let upstream = Upstream::bind();
-        let server = protocol.server(engine, &upstream, "by_read_timeout 1s;");
+        let server = protocol.server(engine, &upstream, "by_read_timeout 2s;");
         let mut client = post(&server, "Content-Length: 10");
         let mut peer = upstream.accept(protocol);
         peer.read_head();
         peer.answer(2);
         read_head(&mut client);
         for _ in 0..10 {
-            thread::sleep(Duration::from_millis(250));
+            thread::sleep(Duration::from_millis(300));
             client.write_all(b"a").unwrap();
         }
         assert_eq!(peer.read_all(10), b"aaaaaaaaaa");
