@@ -326,6 +326,7 @@ impl H1 {
         }
     }
 
+    /// What ends an exchange whose client sends nothing more.
     fn left() -> Abort {
         Abort::Closed(ErrorKind::ConnectionAborted.into())
     }

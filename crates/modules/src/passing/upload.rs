@@ -38,15 +38,15 @@ impl Stopped {
     /// The status that the request would have been answered with, and what there is to log; `None` where what sends to the client
     /// finds out that it has left.
     fn told(self) -> Option<(u16, Option<Told>)> {
-        let (status, fault) = match &self {
+        let (status, fault) = match self {
             Stopped::Stream(Abort::Closed(_)) => return None,
-            Stopped::Stream(abort) => (status_of(abort), log::body_fault(abort, false)),
-            Stopped::Connection(abort) => (status_of(abort), log::body_fault(abort, true)),
+            Stopped::Stream(abort) => (status_of(&abort), log::body_fault(&abort, false)),
+            Stopped::Connection(abort) => (status_of(&abort), log::body_fault(&abort, true)),
             Stopped::TimedOut => {
                 let text = "upstream timed out (110: Connection timed out)".to_owned();
                 (504, Some((Level::Error, text)))
             }
-            Stopped::File(text) => (500, Some((Level::Crit, text.clone()))),
+            Stopped::File(text) => (500, Some((Level::Crit, text))),
         };
         let told = fault.map(|(level, text)| Told::new(level, format!("{text} {SENDING}")));
         Some((status, told))
