@@ -11,12 +11,17 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::http::Client;
-use crate::issue::{Cause, Failure};
+use crate::issue::{self, Cause, Failure};
 use crate::issuer::Issuer;
 use crate::wait::block_on;
 
 /// The account's file in the store.
 const FILE: &str = "account.json";
+
+/// How often a revocation is sent whose nonces are refused, each time with three nonces at most by
+/// `instant-acme`: the server refuses what says when it was sent, not what is asked (RFC 8555 section
+/// 6.5). An order that is refused for this is tried again later, as after any other failure.
+const NONCES_MAX: u32 = 5;
 
 /// Where the key of an account comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,7 +226,13 @@ pub fn revoke(account: &[u8], tls: Arc<ClientConfig>, certificate: &[u8]) -> Res
     block_on(async {
         let builder = Account::builder_with_http(Box::new(Client::new(tls)));
         let account = builder.from_credentials(credentials).await?;
-        account.revoke(&request).await
+        let mut tries = 1;
+        loop {
+            match account.revoke(&request).await {
+                Err(error) if issue::is(&error, "badNonce") && tries < NONCES_MAX => tries += 1,
+                revoked => return revoked,
+            }
+        }
     })
     .map_err(|error| error.to_string())
 }
@@ -236,6 +247,9 @@ fn terms(issuer: &Issuer, client: &Client) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
     const SEC1: &str = "-----BEGIN EC PRIVATE KEY-----\n\
@@ -255,5 +269,73 @@ mod tests {
         ));
         let p384 = crate::certificate::new_key(crate::KeyKind::Ecdsa384).unwrap();
         assert_eq!(key(&p384.serialize_pem()), wrong);
+    }
+
+    /// Revokes at a server that refuses so many nonces first. What became of it, and how many were sent.
+    fn revoked(refused: u32) -> (Result<(), String>, u32) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let mut sent = 0;
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let (mut head, mut length) = (Vec::new(), 0);
+                loop {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                    match line.trim_end().to_ascii_lowercase().split_once(": ") {
+                        Some(("content-length", value)) => length = value.parse().unwrap(),
+                        None if line.trim_end().is_empty() => break,
+                        _ => head.push(line),
+                    }
+                }
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                sent += u32::from(head[0].starts_with("POST"));
+                let (status, body) = match &*head[0] {
+                    request if request.starts_with("GET /end") => break,
+                    request if request.starts_with("HEAD") || sent > refused => ("200 OK", ""),
+                    _ => {
+                        let problem = r#"{"type":"urn:ietf:params:acme:error:badNonce"}"#;
+                        ("400 Bad Request", problem)
+                    }
+                };
+                let length = body.len();
+                let stream = stream.get_mut();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nReplay-Nonce: {sent}\r\nContent-Length: {length}\r\n\r\n{body}"
+                );
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            sent
+        });
+        let key = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAfv9XmTtccvsBv0OU4Q5vsSPULjF_cFi\
+                   U55x-AHxo-uhRANCAAQfTfNkVAM0Urvr4sUXcQQ9ZDsPemLDqRXq3sGcLkFErvACdatXBK9Sd2aaj0hw\
+                   ETU3HJ1A-v0K7Aod3Y6-Skcl";
+        let account = serde_json::json!({
+            "directory": url, "contacts": [],
+            "credentials": { "id": "1", "key_pkcs8": key, "urls": {
+                "newNonce": format!("{url}/nonce"), "newAccount": url, "newOrder": url,
+                "revokeCert": format!("{url}/revoke"),
+            }},
+        });
+        let certificate = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = crate::trust::trust(&provider, None).unwrap();
+        let outcome = revoke(
+            account.to_string().as_bytes(),
+            Arc::clone(&tls),
+            certificate.cert.pem().as_bytes(),
+        );
+        let _ = Client::new(tls).get(&format!("{url}/end"));
+        (outcome, server.join().unwrap())
+    }
+
+    #[test]
+    fn a_revocation_is_sent_again_where_its_nonce_is_refused() {
+        assert_eq!(revoked(0), (Ok(()), 1));
+        assert_eq!(revoked(4), (Ok(()), 5));
+        let (outcome, sent) = revoked(u32::MAX);
+        assert!(outcome.unwrap_err().contains("badNonce"));
+        assert_eq!(sent, 3 * NONCES_MAX);
     }
 }

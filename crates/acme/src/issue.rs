@@ -127,7 +127,7 @@ impl Failure {
     /// Whether it is a problem of this kind (RFC 8555 section 6.7).
     pub(crate) fn is(&self, kind: &str) -> bool {
         match &self.cause {
-            Cause::Acme(Error::Api(problem)) => kind_of(problem) == Some(kind),
+            Cause::Acme(error) => is(error, kind),
             _ => false,
         }
     }
@@ -373,6 +373,11 @@ impl<'a> Session<'a> {
         }
         Ok(made)
     }
+}
+
+/// Whether an error is a problem of this kind (RFC 8555 section 6.7).
+pub(crate) fn is(error: &Error, kind: &str) -> bool {
+    matches!(error, Error::Api(problem) if kind_of(problem) == Some(kind))
 }
 
 /// The kind of a problem (RFC 8555 section 6.7).
