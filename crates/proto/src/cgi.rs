@@ -41,10 +41,14 @@ impl Name<'_> {
             Name::Plain(name) => out.extend_from_slice(name),
             Name::Field(name) => {
                 out.extend_from_slice(PREFIX);
-                out.extend(name.iter().map(|byte| match byte {
-                    b'-' => b'_',
-                    byte => byte.to_ascii_uppercase(),
-                }));
+                let start = out.len();
+                out.extend_from_slice(name);
+                for byte in out.iter_mut().skip(start) {
+                    *byte = match *byte {
+                        b'-' => b'_',
+                        byte => byte.to_ascii_uppercase(),
+                    };
+                }
             }
         }
     }
@@ -52,39 +56,35 @@ impl Name<'_> {
 
 /// What takes the variables of a request, in the order in which they are to be sent, whatever protocol carries them.
 pub trait Variables {
-    /// Adds a variable. Its value is what the parts are together; they are gone through twice, first for their length.
-    fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone);
+    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from.
+    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>));
 
-    /// Adds a variable whose value is in one part.
+    /// Adds a variable whose value is there.
     fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.add(Name::Plain(name), std::iter::once(value));
+        self.add(Name::Plain(name), |out| out.extend_from_slice(value));
     }
 
-    /// Adds the variable of a request's field, with all values that the request has under that name, [`joined`].
-    fn push_field<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]> + Clone) {
-        self.add(Name::Field(name), joined(name, values));
+    /// Adds the variable of a request's field, with all values that the request has under that name, joined.
+    fn push_field<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]>) {
+        self.add(Name::Field(name), |out| append_joined(name, values, out));
     }
 }
 
-/// The values of a field that came several times as the parts of one: `; ` between those of `Cookie`, `, ` between others (nginx
-/// since 1.23; RFC 3875, section 4.1.18).
-pub fn joined<'v>(
+/// Appends the values of a field that came several times as one: `; ` between those of `Cookie`, `, ` between others (nginx since
+/// 1.23; RFC 3875, section 4.1.18).
+fn append_joined<'v>(
     field_name: &[u8],
-    values: impl Iterator<Item = &'v [u8]> + Clone,
-) -> impl Iterator<Item = &'v [u8]> + Clone {
-    let separator: &[u8] = match field_name.eq_ignore_ascii_case(b"cookie") {
-        true => b"; ",
-        false => b", ",
-    };
-    values.enumerate().flat_map(move |(index, value)| {
-        let before = if index == 0 { &b""[..] } else { separator };
-        [before, value]
-    })
-}
-
-/// How many bytes parts have together.
-pub(crate) fn length_of<'v>(parts: impl Iterator<Item = &'v [u8]>) -> usize {
-    parts.fold(0, |length, part| length.saturating_add(part.len()))
+    mut values: impl Iterator<Item = &'v [u8]>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(values.next().unwrap_or_default());
+    for value in values {
+        out.extend_from_slice(match field_name.eq_ignore_ascii_case(b"cookie") {
+            true => b"; ",
+            false => b", ",
+        });
+        out.extend_from_slice(value);
+    }
 }
 
 #[cfg(test)]
@@ -122,9 +122,9 @@ mod tests {
             ("X-A", &["", ""], ", "),
             ("X-A", &[], ""),
         ] {
-            let parts = joined(name.as_bytes(), values.iter().map(|value| value.as_bytes()));
-            assert_eq!(length_of(parts.clone()), expected.len());
-            let text: Vec<u8> = parts.flatten().copied().collect();
+            let mut text = Vec::new();
+            let values = values.iter().map(|value| value.as_bytes());
+            append_joined(name.as_bytes(), values, &mut text);
             assert_eq!(text, expected.as_bytes(), "{name}");
         }
     }

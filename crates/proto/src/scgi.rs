@@ -9,7 +9,7 @@
 use std::fmt;
 use std::io::Write;
 
-use crate::cgi::{Name, Variables, length_of};
+use crate::cgi::{Name, Variables};
 
 /// Writes the head of a request. The variables are added through [`Variables`]; [`finish`](Self::finish) must be called last. Until
 /// then what has been written is no head.
@@ -65,14 +65,12 @@ impl<'a> RequestWriter<'a> {
 }
 
 impl Variables for RequestWriter<'_> {
-    fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
+    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.out.len();
-        let length = name.len().saturating_add(length_of(value.clone()));
-        self.out.reserve(length.saturating_add(2));
         name.append(self.out);
         let name_end = self.out.len();
         self.out.push(0);
-        value.for_each(|part| self.out.extend_from_slice(part));
+        write(self.out);
         for text in [self.out.get(start..name_end), self.out.get(name_end + 1..)] {
             self.has_zero |= text.is_some_and(|text| memchr::memchr(0, text).is_some());
         }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::cgi::{Name, Variables, length_of};
+use crate::cgi::{Name, Variables};
 
 /// Bytes of the packet's header: `modifier1`, the length (low byte first), `modifier2`.
 const HEADER_LENGTH: usize = 4;
@@ -64,20 +64,25 @@ impl<'a> RequestWriter<'a> {
         }
         Ok(())
     }
+}
 
-    /// A length in two bytes. Of one that does not fit the rest is lost; such a packet is too long.
-    fn length(&mut self, length: usize) {
-        let length = length.min(LENGTH_MAX) as u16;
-        self.out.extend_from_slice(&length.to_le_bytes());
-    }
+/// A length in two bytes. Of one that does not fit the rest is lost; such a packet is too long.
+fn short(length: usize) -> [u8; 2] {
+    (length.min(LENGTH_MAX) as u16).to_le_bytes()
 }
 
 impl Variables for RequestWriter<'_> {
-    fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
-        self.length(name.len());
+    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
+        self.out.extend_from_slice(&short(name.len()));
         name.append(self.out);
-        self.length(length_of(value.clone()));
-        value.for_each(|part| self.out.extend_from_slice(part));
+        let place = self.out.len();
+        self.out.extend_from_slice(&short(0));
+        let start = self.out.len();
+        write(self.out);
+        let length = self.out.len().saturating_sub(start);
+        if let Some(place) = self.out.get_mut(place..start) {
+            place.copy_from_slice(&short(length));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use framework::compile::Compiler;
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
-use proto::cgi::Variables;
+use proto::cgi::{Name, Variables};
 use proto::header::Known;
 
 /// What the name of a parameter begins with that stands for a field of the request.
@@ -132,15 +132,24 @@ impl Params {
         pass_request_headers: bool,
         writer: &mut impl Variables,
     ) {
-        let mut value = engine::spare_bytes(0);
-        for param in &self.sent {
-            value.clear();
-            param.value.append_to(request, &mut value);
-            if !(param.if_not_empty && value.is_empty()) {
-                writer.push(&param.name, &value);
+        let mut tried = engine::spare_bytes(0);
+        for Param {
+            name,
+            value,
+            if_not_empty,
+        } in &self.sent
+        {
+            if !if_not_empty {
+                writer.add(Name::Plain(name), |out| value.append_to(request, out));
+                continue;
+            }
+            tried.clear();
+            value.append_to(request, &mut tried);
+            if !tried.is_empty() {
+                writer.push(name, &tried);
             }
         }
-        engine::keep_bytes(value);
+        engine::keep_bytes(tried);
         if !pass_request_headers {
             return;
         }
@@ -223,8 +232,6 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
 mod tests {
     use std::cell::Cell;
 
-    use proto::cgi::Name;
-
     use super::*;
 
     fn param(name: &'static str, value: &'static str) -> Param {
@@ -260,10 +267,11 @@ mod tests {
     struct Listener(Told);
 
     impl Variables for Listener {
-        fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
-            let mut written = Vec::new();
+        fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
+            let (mut written, mut value) = (Vec::new(), Vec::new());
             name.append(&mut written);
-            self.0.push((written, value.flatten().copied().collect()));
+            write(&mut value);
+            self.0.push((written, value));
         }
     }
 

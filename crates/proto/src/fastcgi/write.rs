@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{HEADER_LENGTH, REQUEST_ID, VERSION, record};
-use crate::cgi::{Name, Variables, length_of};
+use crate::cgi::{Name, Variables};
 
 /// The most bytes of parameters that nginx sends: what one record holds. See [`RequestWriter::finish`].
 pub const PARAMS_LENGTH_MAX: usize = 0xffff;
@@ -16,6 +16,9 @@ pub const STDIN_END: [u8; HEADER_LENGTH] = header(record::STDIN, 0);
 
 /// The most bytes of a parameters' record where there are several: with them no record is padded but the last.
 const PARAMS_RECORD_MAX: usize = 0xfff8;
+
+/// The most bytes that a length of one byte can tell (section 3.4).
+const SHORT_MAX: u8 = 0x7f;
 
 /// The most bytes that a length of four bytes can tell (section 3.4).
 const LENGTH_MAX: usize = 0x7fff_ffff;
@@ -139,24 +142,38 @@ impl<'a> RequestWriter<'a> {
         Ok(())
     }
 
-    /// A length in one byte or four (section 3.4). Of one that does not fit the rest is lost; such a head is not finished.
+    /// A length in one byte or four (section 3.4).
     fn length(&mut self, length: usize) {
         match u8::try_from(length) {
-            Ok(length @ ..=0x7f) => self.out.push(length),
-            _ => {
-                let length = length.min(LENGTH_MAX) as u32 | 0x8000_0000;
-                self.out.extend_from_slice(&length.to_be_bytes());
-            }
+            Ok(length @ ..=SHORT_MAX) => self.out.push(length),
+            _ => self.out.extend_from_slice(&long(length)),
         }
     }
 }
 
+/// A length in four bytes. Of one that does not fit the rest is lost; such a head is not finished.
+fn long(length: usize) -> [u8; 4] {
+    (length.min(LENGTH_MAX) as u32 | 0x8000_0000).to_be_bytes()
+}
+
 impl Variables for RequestWriter<'_> {
-    fn add<'v>(&mut self, name: Name<'_>, value: impl Iterator<Item = &'v [u8]> + Clone) {
+    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
         self.length(name.len());
-        self.length(length_of(value.clone()));
+        let place = self.out.len();
+        self.out.push(0);
         name.append(self.out);
-        value.for_each(|part| self.out.extend_from_slice(part));
+        let start = self.out.len();
+        write(self.out);
+        let length = self.out.len().saturating_sub(start);
+        // Most values are short: a longer one makes room for its length now that it is known.
+        match u8::try_from(length) {
+            Ok(length @ ..=SHORT_MAX) => {
+                if let Some(place) = self.out.get_mut(place) {
+                    *place = length;
+                }
+            }
+            _ => drop(self.out.splice(place..=place, long(length))),
+        }
     }
 }
 
