@@ -24,7 +24,7 @@ pub(super) struct Way<'a> {
 
 /// What one is connected by.
 pub(super) enum Connected {
-    /// One that had been kept.
+    /// One that has been kept while this one waited.
     Kept(Box<Connection>),
     Anew(Stream),
 }
@@ -45,14 +45,11 @@ impl From<ConnectError> for NotConnected {
     }
 }
 
-/// Connects, or takes a connection that had been kept.
+/// Connects. One that waits for room takes a connection that has been kept meanwhile, where there is one.
 pub(super) async fn connect(
     way: &Way<'_>,
-    mut kept: impl FnMut() -> Option<Box<Connection>>,
+    kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, NotConnected> {
-    if let Some(connection) = kept() {
-        return Ok(Connected::Kept(connection));
-    }
     let full = match backlog::is_full(way.address) {
         true => full(libc::EAGAIN),
         false => match anew(way).await {

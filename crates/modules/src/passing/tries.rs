@@ -513,7 +513,16 @@ async fn connect_alone<C>(
     unheard: usize,
     goes_elsewhere: bool,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
-    let (tries, reach) = (&asking.tries, asking.reach);
+    let (tries, reach, home) = (&asking.tries, asking.reach, asking.home);
+    let over = |connection| UpstreamConnection::over(connection, tries.send_timeout, home.clone());
+    let kept = || match reach.is_shared {
+        true => None,
+        false => pool::take(&home.local, &home.group.shared, address, &reach.terms),
+    };
+    // What is there needs no waiting, and so no look at the client.
+    if let Some(connection) = kept() {
+        return Ok(again(request, over(connection)));
+    }
     let deadline = engine::now() + tries.connect_timeout;
     let way = Way {
         address,
@@ -522,13 +531,6 @@ async fn connect_alone<C>(
         timeout: tries.connect_timeout,
         unheard,
         goes_elsewhere,
-    };
-    let kept = || {
-        let home = asking.home;
-        match reach.is_shared {
-            true => None,
-            false => pool::take(&home.local, &home.group.shared, address, &reach.terms),
-        }
     };
     let connecting = connecting::connect(&way, kept);
     let connected = if tries.ignore_client_abort {
@@ -541,15 +543,8 @@ async fn connect_alone<C>(
             }
         }
     };
-    let over =
-        |connection| UpstreamConnection::over(connection, tries.send_timeout, asking.home.clone());
     match connected {
-        Ok(Connected::Kept(connection)) => {
-            note(request, |attempt, _| {
-                attempt.connect_time = Some(Duration::ZERO)
-            });
-            Ok((over(connection), true))
-        }
+        Ok(Connected::Kept(connection)) => Ok(again(request, over(connection))),
         Ok(Connected::Anew(stream)) => {
             if request.plan.core.tcp_nodelay && matches!(address, Address::Inet(_)) {
                 stream.set_nodelay(true);
@@ -582,6 +577,14 @@ async fn connect_alone<C>(
             }
         })),
     }
+}
+
+/// A connection that had been kept serves once more.
+fn again(request: &mut Request, peer: UpstreamConnection) -> (UpstreamConnection, bool) {
+    note(request, |attempt, _| {
+        attempt.connect_time = Some(Duration::ZERO)
+    });
+    (peer, true)
 }
 
 /// Makes a connection secure, unless the client leaves meanwhile.
