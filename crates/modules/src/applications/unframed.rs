@@ -231,23 +231,19 @@ impl HeadReader for UnframedReader {
         request: &mut Request,
         _: &mut Exchange,
         passing: &Passing,
-        received: Buffer,
+        mut received: Buffer,
     ) -> Result<bool, AttemptError> {
         let reading = &mut self.reading;
         reading.note_received(received.len(), request, passing);
-        reading.bytes.extend_from_slice(&received);
-        let most = passing.buffer_size;
-        let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
-        let parsed = cgi::parse(held, &mut reading.head, Form::StatusLineOrFields);
+        let before = reading.bytes.len();
+        let parsed = reading.parse(&received, passing, |bytes, head| {
+            cgi::parse(bytes, head, Form::StatusLineOrFields)
+        });
         examine(request, passing, reading);
         match parsed {
             Ok(Some(length)) => {
-                // What follows the head lies at the end of what came last.
-                let unread = reading.bytes.len().saturating_sub(length);
-                let read = received.len().saturating_sub(unread);
+                received.advance(length.saturating_sub(before));
                 reading.rest = received;
-                reading.rest.advance(read);
-                reading.bytes.truncate(length);
                 note_head(request, reading.head.status());
                 Ok(true)
             }

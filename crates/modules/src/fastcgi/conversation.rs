@@ -142,8 +142,7 @@ impl HeadReader for FastcgiReader<'_> {
             match decoded.event {
                 Some(Event::Stdout(stretch)) => {
                     let stretch = received.get(stretch).unwrap_or_default();
-                    self.reading.bytes.extend_from_slice(stretch);
-                    if let Some(unread) = self.parse(request, passing)? {
+                    if let Some(unread) = self.parse(stretch, request, passing)? {
                         received.advance(decoded.consumed.saturating_sub(unread));
                         self.reading.rest = received;
                         return Ok(true);
@@ -169,22 +168,24 @@ impl HeadReader for FastcgiReader<'_> {
 }
 
 impl FastcgiReader<'_> {
-    /// Parses what has come of the head. Where it is whole: how many bytes of the last stretch are behind it.
+    /// Parses what has come of the head. Where it is whole: how many bytes of this stretch are behind it.
     fn parse(
         &mut self,
+        stretch: &[u8],
         request: &mut Request,
         passing: &Passing,
     ) -> Result<Option<usize>, AttemptError> {
         let reading = &mut self.reading;
-        let most = passing.buffer_size;
-        let held = reading.bytes.get(..most).unwrap_or(&reading.bytes);
-        let parsed = cgi::parse(held, &mut reading.head, Form::Fields);
+        let before = reading.bytes.len();
+        let parsed = reading.parse(stretch, passing, |bytes, head| {
+            cgi::parse(bytes, head, Form::Fields)
+        });
         examine(request, passing, reading);
         match parsed {
             Ok(None) => Ok(None),
             Ok(Some(length)) => {
-                let unread = reading.bytes.len().saturating_sub(length);
-                reading.bytes.truncate(length);
+                let read = length.saturating_sub(before);
+                let unread = stretch.len().saturating_sub(read);
                 let is_head = request.method == Method::Head;
                 let body = BodyLength::of(&reading.head, is_head);
                 self.decoder.begin_body(body, unread);

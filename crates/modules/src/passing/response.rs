@@ -67,9 +67,38 @@ impl Reading {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Another head follows the one that has been read, which is of no more use, and had so many bytes.
-    pub(crate) fn begin_again(&mut self, length: usize) {
-        self.bytes.drain(..length);
+    /// Looks for the head's end in what has come by `parse`, which says how long the head is: `received` follows what there was of it
+    /// before. No more is taken from there than a head may have (`proxy_buffer_size`), and nothing behind its end.
+    pub(crate) fn parse<E>(
+        &mut self,
+        received: &[u8],
+        passing: &Passing,
+        parse: impl FnOnce(&[u8], &mut ResponseHead) -> Result<Option<usize>, E>,
+    ) -> Result<Option<usize>, E> {
+        let before = self.bytes.len();
+        let room = passing.buffer_size.saturating_sub(before);
+        let received = received.get(..room).unwrap_or(received);
+        let parsed = if before == 0 {
+            parse(received, &mut self.head)
+        } else {
+            self.bytes.extend_from_slice(received);
+            parse(&self.bytes, &mut self.head)
+        };
+        match parsed {
+            Ok(Some(length)) if before == 0 => {
+                let head = received.get(..length).unwrap_or(received);
+                self.bytes.extend_from_slice(head);
+            }
+            Ok(Some(length)) => self.bytes.truncate(length),
+            _ if before == 0 => self.bytes.extend_from_slice(received),
+            _ => {}
+        }
+        parsed
+    }
+
+    /// Another head follows the one that has been read, which is of no more use.
+    pub(crate) fn begin_again(&mut self) {
+        self.bytes.clear();
         self.head.clear();
         self.examined = 0;
     }
@@ -191,7 +220,7 @@ pub(crate) fn is_informational(head: &ResponseHead) -> bool {
     matches!(head.status(), 100 | 102..=199)
 }
 
-/// Looks at the fields that the last call of [`parse`] has found: as in nginx, these have their effect, and those that come
+/// Looks at the fields that the last call of [`Reading::parse`] has found: as in nginx, these have their effect, and those that come
 /// twice are told, whatever becomes of the answer.
 pub(crate) fn examine(request: &mut Request, passing: &Passing, answer: &mut Reading) {
     if is_informational(&answer.head) {

@@ -30,25 +30,23 @@ impl HeadReader for HttpReader {
         request: &mut Request,
         exchange: &mut Exchange,
         passing: &Passing,
-        received: Buffer,
+        mut received: Buffer,
     ) -> Result<bool, AttemptError> {
         let answer = &mut self.reading;
         answer.note_received(received.len(), request, passing);
-        answer.bytes.extend_from_slice(&received);
-        answer.rest = received;
         loop {
-            let most = passing.buffer_size;
-            let held = answer.bytes.get(..most).unwrap_or(&answer.bytes);
-            let parsed = parse(held, &mut answer.head);
+            let before = answer.bytes.len();
+            let parsed = answer.parse(&received, passing, parse);
             examine(request, passing, answer);
             match parsed {
                 Ok(Some(length)) => {
+                    received.advance(length.saturating_sub(before));
                     if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
                         self.informational
                             .take(request, exchange, passing, answer, length)?;
-                        answer.begin_again(length);
-                        if answer.bytes.is_empty() {
-                            break;
+                        answer.begin_again();
+                        if received.is_empty() {
+                            return Ok(false);
                         }
                         continue;
                     }
@@ -59,11 +57,7 @@ impl HeadReader for HttpReader {
                             return Err(bad(Causes::INVALID_HEADER));
                         }
                     }
-                    // What follows the head lies at the end of what came last.
-                    let unread = answer.bytes.len().saturating_sub(length);
-                    let read = answer.rest.len().saturating_sub(unread);
-                    answer.rest.advance(read);
-                    answer.bytes.truncate(length);
+                    answer.rest = received;
                     note_head(request, answer.head.status());
                     return Ok(true);
                 }
@@ -75,10 +69,9 @@ impl HeadReader for HttpReader {
                 }
             }
         }
-        if answer.bytes.len() >= passing.buffer_size {
-            return Err(too_big(request));
+        match answer.bytes.len() >= passing.buffer_size {
+            true => Err(too_big(request)),
+            false => Ok(false),
         }
-        answer.rest = Buffer::empty(); // it is among the head's bytes
-        Ok(false)
     }
 }
