@@ -227,6 +227,11 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
             Refused
         },
     )?;
+    // Before the sockets and the pid file are there: who sees one of them may send a signal at once.
+    let signals = Signals::block(signals::MASTER).map_err(|error| {
+        let text = crate::log::failure("signalfd() failed", &error);
+        refuse(&startup_log, text)
+    })?;
     let none = Descriptors::default();
     let descriptors =
         Descriptors::open(&examined.needs.descriptors, &none, &startup_log).map_err(|_| Refused)?;
@@ -242,9 +247,6 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     }
     // The file that is executed may have another name; `-s` and people look for the program's.
     let _ = rustix::thread::set_name(c"tidegate");
-    // Before the pid file: who reads that may send a signal at once.
-    let signals = Signals::block(signals::MASTER)
-        .map_err(|error| refuse(&log, crate::log::failure("signalfd() failed", &error)))?;
     let pid_file = PidFile::create(&settings.pid).map_err(|text| refuse(&log, text))?;
     log.redirect_stderr();
     let startup = Startup {
