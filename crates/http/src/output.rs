@@ -309,7 +309,10 @@ async fn next_piece(
         if poll_fn(|context| Poll::Ready(source.poll_more(context).is_ready())).await {
             continue;
         }
-        beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
+        let waited = beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
+        if waited {
+            continue; // something may stand ready by now
+        }
         let outlives_client = source.outlives_client();
         let more = poll_fn(|context| source.poll_more(context));
         if outlives_client {
@@ -321,15 +324,17 @@ async fn next_piece(
     }
 }
 
-/// Waits for something else than the source, which goes on meanwhile as far as it does so by itself.
+/// Waits for something else than the source, which goes on meanwhile as far as it does so by itself; whether there was any waiting.
 async fn beside(
     source: &mut dyn Source,
     reader: &Aside,
     mut other: Pin<&mut impl Future<Output = Result<(), Abort>>>,
-) -> Result<(), Abort> {
+) -> Result<bool, Abort> {
+    let mut has_waited = false;
     poll_fn(|context| {
         let done = other.as_mut().poll(context);
         if done.is_pending() {
+            has_waited = true;
             while let Poll::Ready(come) = source.poll_ahead(context) {
                 match come {
                     Ok(told) => told.write(reader),
@@ -339,7 +344,8 @@ async fn beside(
         }
         done
     })
-    .await
+    .await?;
+    Ok(has_waited)
 }
 
 /// Fetches and sends what follows the first part of a response that is fetched in parts.
