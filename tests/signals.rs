@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -283,24 +283,6 @@ fn signals_at_the_wrong_moment() {
         errors.iter().all(|line| line.contains("about to end")),
         "{log}"
     );
-}
-
-#[test]
-fn a_signal_to_a_master_that_starts_waits_until_it_serves() {
-    let port = free_port();
-    let master = Master::new();
-    fs::create_dir(master.folder.join("www")).unwrap();
-    master.configure(&site(port, "", "access.log"));
-    // It tries for a while to listen on an address in use: who sees a socket of it must not be too early with a signal.
-    let in_use = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let mut child = master.command().stderr(Stdio::null()).spawn().unwrap();
-    master.wait_for_text("logs/start.log", "Address already in use");
-    support::signal(child.id(), "TERM");
-    drop(in_use);
-    let ended = child.wait().unwrap();
-    let log = master.read("logs/error.log");
-    assert!(ended.success(), "{ended} {log}");
-    assert!(log.contains("signal 15 (SIGTERM) received"), "{log}");
 }
 
 #[test]

@@ -227,14 +227,19 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
             Refused
         },
     )?;
-    // Before the sockets and the pid file are there: who sees one of them may send a signal at once.
-    let signals = Signals::block(signals::MASTER).map_err(|error| {
-        let text = crate::log::failure("signalfd() failed", &error);
-        refuse(&startup_log, text)
-    })?;
     let none = Descriptors::default();
     let descriptors =
         Descriptors::open(&examined.needs.descriptors, &none, &startup_log).map_err(|_| Refused)?;
+    // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a log that is a FIFO may hold up
+    // the start, and it ends by signals. One that waits would not go along into the background.
+    let block = |log: &Log| {
+        let signals = Signals::block(signals::MASTER);
+        signals.map_err(|error| refuse(log, crate::log::failure("signalfd() failed", &error)))
+    };
+    let blocked = match settings.daemon {
+        true => None,
+        false => Some(block(&startup_log)?),
+    };
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
     // From here on the configuration says where lines go: the file of `-e` must not stay open behind its back.
@@ -247,6 +252,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     }
     // The file that is executed may have another name; `-s` and people look for the program's.
     let _ = rustix::thread::set_name(c"tidegate");
+    let signals = blocked.map_or_else(|| block(&log), Ok)?;
     let pid_file = PidFile::create(&settings.pid).map_err(|text| refuse(&log, text))?;
     log.redirect_stderr();
     let startup = Startup {

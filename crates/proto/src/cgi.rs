@@ -56,7 +56,7 @@ impl Name<'_> {
 
 /// What takes the variables of a request, in the order in which they are to be sent, whatever protocol carries them.
 pub trait Variables {
-    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from.
+    /// Adds a variable, whose value `write` appends to what it is given, where it is sent from; it leaves alone what is there.
     fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>));
 
     /// Adds a variable whose value is there.

@@ -579,7 +579,7 @@ async fn connect_alone<C>(
     }
 }
 
-/// A connection that had been kept serves once more.
+/// A connection that had been kept, from the beginning or while this request waited, serves once more.
 fn again(request: &mut Request, peer: UpstreamConnection) -> (UpstreamConnection, bool) {
     note(request, |attempt, _| {
         attempt.connect_time = Some(Duration::ZERO)
