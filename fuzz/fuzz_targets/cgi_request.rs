@@ -46,13 +46,18 @@ fn long(value: &[u8], repeat: u16) -> Vec<u8> {
     value.repeat(usize::from(repeat % 512) + 1)
 }
 
-fn add(writer: &mut impl Variables, given: &[Given]) {
+fn add<V: Variables>(writer: &mut V, given: &[Given]) {
     for (is_field, name, values, repeat) in given {
         let values: Vec<Vec<u8>> = values.iter().map(|value| long(value, *repeat)).collect();
         let values = values.iter().map(Vec::as_slice);
         match is_field {
             true => writer.push_field(name, values),
-            false => writer.add(proto::cgi::Name::Plain(name), values),
+            false if repeat % 2 == 0 => writer.push(name, &values.collect::<Vec<_>>().concat()),
+            false => {
+                let mut begun = Vec::new();
+                V::begin(proto::cgi::Name::Plain(name), &mut begun);
+                writer.add_begun(&begun, |out| values.for_each(|value| out.extend(value)));
+            }
         }
     }
 }

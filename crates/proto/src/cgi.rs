@@ -56,8 +56,34 @@ impl Name<'_> {
 
 /// What takes the variables of a request, in the order in which they are to be sent, whatever protocol carries them.
 pub trait Variables {
+    /// Appends what a variable begins with, up to its value: the same for each of a name.
+    fn begin(name: Name<'_>, out: &mut Vec<u8>);
+
+    /// Where variables are written.
+    fn out(&mut self) -> &mut Vec<u8>;
+
+    /// Ends a variable: what [begins](Variables::begin) it has been written from `start` to `value`, and its value behind that.
+    fn end(&mut self, start: usize, value: usize);
+
     /// Adds a variable, whose value `write` appends to what it is given, where it is sent from; it leaves alone what is there.
-    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>));
+    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
+        let out = self.out();
+        let start = out.len();
+        Self::begin(name, out);
+        let value = out.len();
+        write(out);
+        self.end(start, value);
+    }
+
+    /// Adds a variable of which what it [begins](Variables::begin) with has been written before.
+    fn add_begun(&mut self, begun: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        let out = self.out();
+        let start = out.len();
+        out.extend_from_slice(begun);
+        let value = out.len();
+        write(out);
+        self.end(start, value);
+    }
 
     /// Adds a variable whose value is there.
     fn push(&mut self, name: &[u8], value: &[u8]) {

@@ -65,13 +65,19 @@ impl<'a> RequestWriter<'a> {
 }
 
 impl Variables for RequestWriter<'_> {
-    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.out.len();
-        name.append(self.out);
-        let name_end = self.out.len();
-        self.out.push(0);
-        write(self.out);
-        for text in [self.out.get(start..name_end), self.out.get(name_end + 1..)] {
+    /// The name, and what ends it.
+    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+        name.append(out);
+        out.push(0);
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    fn end(&mut self, start: usize, value: usize) {
+        let name = start..value.saturating_sub(1);
+        for text in [self.out.get(name), self.out.get(value..)] {
             self.has_zero |= text.is_some_and(|text| memchr::memchr(0, text).is_some());
         }
         self.out.push(0);

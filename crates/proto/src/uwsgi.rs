@@ -72,16 +72,22 @@ fn short(length: usize) -> [u8; 2] {
 }
 
 impl Variables for RequestWriter<'_> {
-    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
-        self.out.extend_from_slice(&short(name.len()));
-        name.append(self.out);
-        let place = self.out.len();
-        self.out.extend_from_slice(&short(0));
-        let start = self.out.len();
-        write(self.out);
-        let length = self.out.len().saturating_sub(start);
-        if let Some(place) = self.out.get_mut(place..start) {
-            place.copy_from_slice(&short(length));
+    /// The length of the name, the name, and room for the length of the value.
+    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(&short(name.len()));
+        name.append(out);
+        out.extend_from_slice(&short(0));
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    fn end(&mut self, _: usize, value: usize) {
+        let length = short(self.out.len().saturating_sub(value));
+        let place = value.saturating_sub(length.len())..value;
+        if let Some(place) = self.out.get_mut(place) {
+            place.copy_from_slice(&length);
         }
     }
 }

@@ -63,6 +63,8 @@ fn host_asked_for() -> Template {
 /// A parameter.
 struct Param {
     name: Bytes,
+    /// What it begins with on its way.
+    begun: Box<[u8]>,
     value: Text,
     /// It is left out where its value is empty.
     if_not_empty: bool,
@@ -76,8 +78,8 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// What the lines of a scope come to.
-    pub(crate) fn compile(
+    /// What the lines of a scope come to, for a protocol whose requests are written by `V`.
+    pub(crate) fn compile<V: Variables>(
         compiler: &Compiler<'_>,
         scope: ScopeRef<'_>,
         setting: &Setting<Vec<ParamLine>>,
@@ -85,6 +87,7 @@ impl Params {
         let mut params = Vec::new();
         for (name, value, if_not_empty) in scope.written(setting)?.unwrap_or_default() {
             params.push(Param {
+                begun: begun::<V>(&name.bytes),
                 name: Bytes::copy_from_slice(&name.bytes),
                 value: compiler.text(&Template::parse(&value)?),
                 if_not_empty,
@@ -93,6 +96,7 @@ impl Params {
         let is_host = |param: &Param| param.name.eq_ignore_ascii_case(HOST.as_bytes());
         if !params.iter().any(is_host) {
             params.push(Param {
+                begun: begun::<V>(HOST.as_bytes()),
                 name: Bytes::from_static(HOST.as_bytes()),
                 value: compiler.text(&host_asked_for()),
                 if_not_empty: true,
@@ -125,7 +129,7 @@ impl Params {
         replaced.any(|known| known.len() == name.len() && known.iter().copied().eq(folded(name)))
     }
 
-    /// Writes all that an application is told, in the order in which nginx does.
+    /// Writes all that an application is told, in the order in which nginx does, by what they have been compiled for.
     pub(crate) fn write(
         &self,
         request: &mut Request,
@@ -133,20 +137,15 @@ impl Params {
         writer: &mut impl Variables,
     ) {
         let mut tried = engine::spare_bytes(0);
-        for Param {
-            name,
-            value,
-            if_not_empty,
-        } in &self.sent
-        {
-            if !if_not_empty {
-                writer.add(Name::Plain(name), |out| value.append_to(request, out));
+        for param in &self.sent {
+            if !param.if_not_empty {
+                writer.add_begun(&param.begun, |out| param.value.append_to(request, out));
                 continue;
             }
             tried.clear();
-            value.append_to(request, &mut tried);
+            param.value.append_to(request, &mut tried);
             if !tried.is_empty() {
-                writer.push(name, &tried);
+                writer.add_begun(&param.begun, |out| out.extend_from_slice(&tried));
             }
         }
         engine::keep_bytes(tried);
@@ -205,6 +204,13 @@ impl Params {
     }
 }
 
+/// What a parameter of this name begins with.
+fn begun<V: Variables>(name: &[u8]) -> Box<[u8]> {
+    let mut begun = Vec::new();
+    V::begin(Name::Plain(name), &mut begun);
+    begun.into()
+}
+
 /// Whether two fields have one name.
 fn is_same((known, name, _): &Field<'_>, (other_known, other, _): &Field<'_>) -> bool {
     other_known == known && other.eq_ignore_ascii_case(name)
@@ -237,6 +243,7 @@ mod tests {
     fn param(name: &'static str, value: &'static str) -> Param {
         Param {
             name: name.into(),
+            begun: begun::<Listener>(name.as_bytes()),
             value: Text::Literal(value.into()),
             if_not_empty: false,
         }
@@ -264,14 +271,23 @@ mod tests {
     type Told = Vec<(Vec<u8>, Vec<u8>)>;
 
     #[derive(Default)]
-    struct Listener(Told);
+    struct Listener {
+        out: Vec<u8>,
+        told: Told,
+    }
 
     impl Variables for Listener {
-        fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
-            let (mut written, mut value) = (Vec::new(), Vec::new());
-            name.append(&mut written);
-            write(&mut value);
-            self.0.push((written, value));
+        fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+            name.append(out);
+        }
+
+        fn out(&mut self) -> &mut Vec<u8> {
+            &mut self.out
+        }
+
+        fn end(&mut self, start: usize, value: usize) {
+            let value = self.out.split_off(value);
+            self.told.push((self.out.split_off(start), value));
         }
     }
 
@@ -328,7 +344,7 @@ mod tests {
             let mut listener = Listener::default();
             params.write_fields(counted, &mut listener);
             let told = plainly(fields, &["HTTP_X_8", "HTTP_X_500"]);
-            assert!(listener.0 == told, "of {length} fields");
+            assert!(listener.told == told, "of {length} fields");
             // The square of a small number, and no more than so many times the number of all.
             let steps_max = length.min(FEW + 2) * 2 * length + FEW;
             assert!(steps.get() <= steps_max, "{} for {length}", steps.get());

@@ -9,6 +9,7 @@ use http::module::{Content, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
 use http::regex::Regex;
 use http::temporary_paths::{self, TemporaryPath};
+use proto::fastcgi::RequestWriter;
 
 use super::SCHEMES;
 use super::script_name::{self, Script};
@@ -120,7 +121,7 @@ impl Feature for Settings {
         let caught = scope.written(&CATCH_STDERR)?.unwrap_or_default();
         Ok(Settings {
             passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
-            params: Params::compile(compiler, scope, &PARAM)?,
+            params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
             keep_connection: scope.get(&KEEP_CONN)?,
             catch_stderr: caught.into_iter().map(|word| word.bytes).collect(),
         })

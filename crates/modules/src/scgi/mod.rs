@@ -92,7 +92,7 @@ impl Feature for Settings {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         Ok(Settings {
             passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
-            params: Params::compile(compiler, scope, &PARAM)?,
+            params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
         })
     }
 }

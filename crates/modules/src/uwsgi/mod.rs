@@ -130,7 +130,7 @@ impl Feature for Settings {
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Settings, Fault> {
         Ok(Settings {
             passing: Arc::new(Passing::compile(compiler, scope, &PASSING)?),
-            params: Params::compile(compiler, scope, &PARAM)?,
+            params: Params::compile::<RequestWriter<'_>>(compiler, scope, &PARAM)?,
             modifier1: scope.get(&MODIFIER1)?,
             modifier2: scope.get(&MODIFIER2)?,
             string: scope.written(&STRING)?.unwrap_or_default(),

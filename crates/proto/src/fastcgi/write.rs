@@ -141,13 +141,13 @@ impl<'a> RequestWriter<'a> {
         self.out.extend_from_slice(&header(record::PARAMS, 0));
         Ok(())
     }
+}
 
-    /// A length in one byte or four (section 3.4).
-    fn length(&mut self, length: usize) {
-        match u8::try_from(length) {
-            Ok(length @ ..=SHORT_MAX) => self.out.push(length),
-            _ => self.out.extend_from_slice(&long(length)),
-        }
+/// Appends a length in one byte or four (section 3.4).
+fn append_length(length: usize, out: &mut Vec<u8>) {
+    match u8::try_from(length) {
+        Ok(length @ ..=SHORT_MAX) => out.push(length),
+        _ => out.extend_from_slice(&long(length)),
     }
 }
 
@@ -157,21 +157,28 @@ fn long(length: usize) -> [u8; 4] {
 }
 
 impl Variables for RequestWriter<'_> {
-    fn add(&mut self, name: Name<'_>, write: impl FnOnce(&mut Vec<u8>)) {
-        self.length(name.len());
-        let place = self.out.len();
-        self.out.push(0);
-        name.append(self.out);
-        let start = self.out.len();
-        write(self.out);
-        let length = self.out.len().saturating_sub(start);
-        // Most values are short: a longer one makes room for its length now that it is known.
+    /// The lengths of name and value, and the name. Most values are short: there is room for the length of such a one.
+    fn begin(name: Name<'_>, out: &mut Vec<u8>) {
+        append_length(name.len(), out);
+        append_length(0, out);
+        name.append(out);
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    fn end(&mut self, start: usize, value: usize) {
+        let length = self.out.len().saturating_sub(value);
+        let is_short = self.out.get(start).is_some_and(|first| *first <= SHORT_MAX);
+        let place = start + if is_short { 1 } else { 4 };
         match u8::try_from(length) {
             Ok(length @ ..=SHORT_MAX) => {
                 if let Some(place) = self.out.get_mut(place) {
                     *place = length;
                 }
             }
+            // A value lies behind the place of its length, so that this is within what has been written.
             _ => drop(self.out.splice(place..=place, long(length))),
         }
     }
