@@ -211,7 +211,7 @@ impl H2 {
         self.shared.wait(&self.flow, self.send_timeout, look).await
     }
 
-    /// Ends a stream whose response will not be completed.
+    /// Ends a stream whose response will not be completed; whether it had not ended, and is reset.
     pub fn break_off(&self, timed_out: bool) -> bool {
         let is_under_way = !self.flow.has_ended();
         if is_under_way {

@@ -235,14 +235,13 @@ impl HeadReader for UnframedReader {
     ) -> Result<bool, AttemptError> {
         let reading = &mut self.reading;
         reading.note_received(received.len(), request, passing);
-        let before = reading.bytes.len();
         let parsed = reading.parse(&received, passing, |bytes, head| {
             cgi::parse(bytes, head, Form::StatusLineOrFields)
         });
         examine(request, passing, reading);
         match parsed {
-            Ok(Some(length)) => {
-                received.advance(length.saturating_sub(before));
+            Ok(Some(read)) => {
+                received.advance(read);
                 reading.rest = received;
                 note_head(request, reading.head.status());
                 Ok(true)

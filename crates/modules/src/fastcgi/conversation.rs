@@ -176,15 +176,13 @@ impl FastcgiReader<'_> {
         passing: &Passing,
     ) -> Result<Option<usize>, AttemptError> {
         let reading = &mut self.reading;
-        let before = reading.bytes.len();
         let parsed = reading.parse(stretch, passing, |bytes, head| {
             cgi::parse(bytes, head, Form::Fields)
         });
         examine(request, passing, reading);
         match parsed {
             Ok(None) => Ok(None),
-            Ok(Some(length)) => {
-                let read = length.saturating_sub(before);
+            Ok(Some(read)) => {
                 let unread = stretch.len().saturating_sub(read);
                 let is_head = request.method == Method::Head;
                 let body = BodyLength::of(&reading.head, is_head);

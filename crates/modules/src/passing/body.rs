@@ -682,6 +682,7 @@ impl Source for UpstreamBody {
             false => ahead,
         }
     }
+
     fn queued_max(&self) -> Option<usize> {
         let goes_on = self.ending.is_none() && !self.has_come();
         (goes_on && !self.flush).then_some(self.passing.buffers.busy_size)

@@ -67,8 +67,9 @@ impl Reading {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
-    /// Looks for the head's end in what has come by `parse`, which says how long the head is: `received` follows what there was of it
-    /// before. No more is taken from there than a head may have (`proxy_buffer_size`), and nothing behind its end.
+    /// Looks for the head's end by `parse`, which says how long a head is, in what there was of it before and the `received` behind
+    /// that. No more is taken from there than a head may have (`proxy_buffer_size`), and nothing behind its end. Where the head is
+    /// whole: how many of the received bytes are its own.
     pub(crate) fn parse<E>(
         &mut self,
         received: &[u8],
@@ -78,22 +79,22 @@ impl Reading {
         let before = self.bytes.len();
         let room = passing.buffer_size.saturating_sub(before);
         let received = received.get(..room).unwrap_or(received);
-        let parsed = if before == 0 {
-            parse(received, &mut self.head)
-        } else {
-            self.bytes.extend_from_slice(received);
-            parse(&self.bytes, &mut self.head)
-        };
-        match parsed {
-            Ok(Some(length)) if before == 0 => {
-                let head = received.get(..length).unwrap_or(received);
-                self.bytes.extend_from_slice(head);
-            }
-            Ok(Some(length)) => self.bytes.truncate(length),
-            _ if before == 0 => self.bytes.extend_from_slice(received),
-            _ => {}
+        if before == 0 {
+            // Mostly it comes whole, and is parsed where it lies.
+            let parsed = parse(received, &mut self.head);
+            let head = match parsed {
+                Ok(Some(length)) => received.get(..length).unwrap_or(received),
+                _ => received,
+            };
+            self.bytes.extend_from_slice(head);
+            return parsed;
         }
-        parsed
+        self.bytes.extend_from_slice(received);
+        let parsed = parse(&self.bytes, &mut self.head)?;
+        Ok(parsed.map(|length| {
+            self.bytes.truncate(length);
+            length.saturating_sub(before)
+        }))
     }
 
     /// Another head follows the one that has been read, which is of no more use.

@@ -35,13 +35,13 @@ impl HeadReader for HttpReader {
         let answer = &mut self.reading;
         answer.note_received(received.len(), request, passing);
         loop {
-            let before = answer.bytes.len();
             let parsed = answer.parse(&received, passing, parse);
             examine(request, passing, answer);
             match parsed {
-                Ok(Some(length)) => {
-                    received.advance(length.saturating_sub(before));
+                Ok(Some(read)) => {
+                    received.advance(read);
                     if is_informational(&answer.head) && answer.head.version() > Version::Http09 {
+                        let length = answer.bytes.len();
                         self.informational
                             .take(request, exchange, passing, answer, length)?;
                         answer.begin_again();
