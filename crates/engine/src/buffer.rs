@@ -74,6 +74,14 @@ impl Room {
     }
 }
 
+impl Frame {
+    /// What has been received into this part of it. What lies outside of the frame is left out.
+    #[must_use]
+    pub fn into_buffer(self, part: Range<usize>) -> Buffer {
+        Buffer::in_frame(self, part)
+    }
+}
+
 impl Default for Buffer {
     fn default() -> Buffer {
         Buffer {

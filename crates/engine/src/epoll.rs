@@ -22,10 +22,11 @@ use rustix::net::RecvFlags;
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
+    Completion, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
 use crate::messages::{Messages, Readiness};
 use crate::net::Datagram;
+use crate::notifier::Notifier;
 use crate::reserve::Reserve;
 use crate::sys;
 

@@ -11,15 +11,14 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::marks::Marks;
 
-use crate::buffer::Buffer;
-use crate::engine::Notifier;
+use crate::notifier::Notifier;
 
 /// The region begins and ends with pages, as those want it who share it.
 const PAGE: usize = 4096;
@@ -127,12 +126,6 @@ impl Drop for Home {
 pub struct Frame(Arc<Slot>);
 
 impl Frame {
-    /// What has been received into this part of it. What lies outside of the frame is left out.
-    #[must_use]
-    pub fn into_buffer(self, part: Range<usize>) -> Buffer {
-        Buffer::in_frame(self, part)
-    }
-
     fn start(&self) -> NonNull<u8> {
         let Slot { home, number } = &*self.0;
         // SAFETY: the number is below the count of frames, and the region holds so many of this size.
@@ -200,6 +193,7 @@ impl std::fmt::Debug for Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::Buffer;
 
     fn frames(count: u32, size: u32) -> (Frames, Notifier) {
         let notifier = Notifier::new().unwrap();

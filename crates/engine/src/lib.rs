@@ -27,12 +27,14 @@ pub mod kernel_tls;
 mod memory;
 mod messages;
 pub mod net;
+mod notifier;
 mod pooled_future;
 mod pulse;
 mod remote;
 mod reserve;
 mod runtime;
 pub mod select;
+mod settings;
 mod signal;
 pub mod sim;
 mod sleep;
@@ -47,16 +49,16 @@ pub use blocking::{Unfinished, background, blocking, blocking_long, finish_backg
 pub use buffer::Buffer;
 pub use choose::{EngineKind, choose};
 pub use clock::{Deadline, moment, now, uptime, wall};
-pub use engine::{
-    Completion, Control, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Stop, Token,
-};
+pub use engine::{Completion, Control, Engine, Op, OpKind, Outcome, Outgoing, Stop, Token};
 pub use event::Event;
 pub use frames::{Frame, Frames};
 pub use memory::{note_let_go, on_rest};
+pub use notifier::Notifier;
 pub use pooled_future::PooledFuture;
 pub use pulse::Pulse;
-pub use remote::{Remote, remote};
-pub use runtime::{Runtime, Settings, has_runtime, on_turn_end};
+pub use remote::Remote;
+pub use runtime::{Runtime, has_runtime, on_turn_end, remote};
+pub use settings::Settings;
 pub use signal::Signal;
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use spares::{Spares, keep_bytes, share_bytes, spare_bytes};

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use base::hash::Map;
 use base::marks::Marks;
 
-use crate::engine::Notifier;
-use crate::task::MAIN;
-use crate::worker::enter;
+use crate::notifier::Notifier;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Stands for the future given to `block_on`, which is not in the slab.
+pub(crate) const MAIN: u32 = u32::MAX;
 
 /// A handle on a runtime for other threads. Cheap to clone.
 #[derive(Clone)]
@@ -38,15 +39,6 @@ struct Posted {
 
 /// The runtimes of this process by number, for wake-ups across threads. Changed only when one begins or ends.
 static RUNTIMES: RwLock<Option<Map<u32, Weak<Inbox>>>> = RwLock::new(None);
-
-/// The current thread's runtime, as other threads may use it.
-///
-/// # Panics
-/// When the thread has no runtime.
-#[must_use]
-pub fn remote() -> Remote {
-    enter(|worker| worker.remote.clone())
-}
 
 impl Remote {
     /// Has `job` run on the runtime's thread, between two tasks. Without effect when the runtime has ended.

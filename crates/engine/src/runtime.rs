@@ -7,14 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use base::limits::RECEIVE_BUFFER_SIZE_DEFAULT;
-
 use crate::choose::EngineKind;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 use crate::epoll::Epoll;
 use crate::pulse::Pulse;
-use crate::remote::Remote;
+use crate::remote::{MAIN, Remote};
+use crate::settings::Settings;
 use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
 use crate::{budget, buffer, memory, select, sim, task};
@@ -24,27 +23,6 @@ const PASSES_MAX: usize = 8;
 
 thread_local! {
     static HOOKS: RefCell<Vec<Box<dyn FnMut()>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What a runtime needs to know at its start.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// About how many connections there will be; sizes the rings of `io_uring`. It limits nothing.
-    pub connections: usize,
-    /// Bytes of one receive buffer.
-    pub buffer_size: usize,
-    /// Accept all waiting connections at once instead of one a turn (nginx's `multi_accept`).
-    pub multi_accept: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            connections: 512,
-            buffer_size: RECEIVE_BUFFER_SIZE_DEFAULT,
-            multi_accept: false,
-        }
-    }
 }
 
 /// One thread's event loop. There is at most one on a thread at a time; it stays on the thread that made it.
@@ -122,9 +100,9 @@ impl Runtime {
     /// When `future` panics, and when the engine fails, which nothing can be done about.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let waker = task::waker(task::MAIN);
+        let waker = task::waker(MAIN);
         let mut context = Context::from_waker(&waker);
-        task::wake(task::MAIN);
+        task::wake(MAIN);
         loop {
             for _ in 0..PASSES_MAX {
                 let main = task::take_main();
@@ -166,6 +144,15 @@ impl Drop for Runtime {
         drop(worker::uninstall());
         Clock::stop();
     }
+}
+
+/// The current thread's runtime, as other threads may use it.
+///
+/// # Panics
+/// When the thread has no runtime.
+#[must_use]
+pub fn remote() -> Remote {
+    enter(|worker| worker.remote.clone())
 }
 
 /// Whether this thread has a runtime: then tasks can be spawned.

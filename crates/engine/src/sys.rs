@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::engine::{Control, Ending, Outgoing, Stop};
 use crate::kernel_tls;
-use crate::net::{Address, ConnectError, ConnectStep, Segment, SocketOptions, TcpInfo};
+use crate::net::{Address, ConnectError, ConnectStep, Segment, SocketOptions};
 
 /// Most byte strings that one call sends; far below the kernel's `IOV_MAX` of 1024 to keep the stack small.
 pub(crate) const PARTS_MAX: usize = 64;
@@ -55,6 +55,19 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Some of what `tcp(7)` tells of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time in microseconds.
+    pub rtt: u32,
+    /// Its variation in microseconds.
+    pub rttvar: u32,
+    /// The congestion window in segments.
+    pub snd_cwnd: u32,
+    /// Space for received bytes, as the kernel sizes it.
+    pub rcv_space: u32,
 }
 
 /// What the kernel knows of a TCP connection; `None` for other sockets.

@@ -15,12 +15,9 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use base::slab::Slab;
 
 use crate::budget;
-use crate::remote::{self, Remote};
+use crate::remote::{self, MAIN, Remote};
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Stands for the future given to `block_on`, which is not in the slab.
-pub(crate) const MAIN: u32 = u32::MAX;
 
 thread_local! {
     static QUEUE: RefCell<Queue> = const { RefCell::new(Queue::new()) };

@@ -16,12 +16,12 @@ use crate::clock::Clock;
 use crate::engine::{Completion, Engine, OpKind, Outcome, Outgoing};
 use crate::memory::Memory;
 use crate::net::Segment;
-use crate::net::datagram::DatagramsState;
+use crate::net::datagram_socket::DatagramsState;
 use crate::net::listener::ListenerState;
 use crate::net::table::StreamState;
 use crate::pulse::Pulse;
 use crate::remote::Remote;
-use crate::runtime::Settings;
+use crate::settings::Settings;
 use crate::sleep::Sleeper;
 
 thread_local! {

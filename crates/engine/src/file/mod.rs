@@ -4,13 +4,16 @@
 //! Opening and asking for metadata use `openat2(RESOLVE_CACHED)`, which fails instead of going to the disk. Where that
 //! call does not exist (kernel older than 5.12, or a seccomp filter) both are done inline.
 
+mod handle;
 pub(crate) mod residency;
 
+pub use handle::File;
+
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -18,27 +21,10 @@ use rustix::io::Errno;
 
 use crate::blocking::{Weight, blocking, weighed};
 use crate::budget;
+use handle::OPEN_FILES;
 
 /// How much is copied at once from file to file, in bytes.
 const COPY_SIZE: u64 = 64 * 1024;
-
-/// An open file. Cloning it shares the descriptor; the last clone closes it.
-#[derive(Clone, Debug)]
-pub struct File(Arc<Open>);
-
-#[derive(Debug)]
-struct Open {
-    fd: OwnedFd,
-    answers: residency::Answers,
-    /// Device and inode, once they are known.
-    identity: OnceLock<(u64, u64)>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// What is known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,15 +203,12 @@ pub fn described(file: OwnedFd) -> io::Result<(File, Metadata)> {
     }
     let metadata: Metadata = rustix::fs::fstat(&file)?.into();
     let file = File::from(file);
-    let _ = file.0.identity.set((metadata.device, metadata.inode)); // nobody else has it yet
+    file.note_identity(metadata.device, metadata.inode);
     Ok((file, metadata))
 }
 
 /// One in so many descriptors is among the last.
 const RESERVE: u64 = 16;
-
-/// Files that are open, of all threads.
-static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
 
 /// How many descriptors the process may have; asked for once, behind `worker_rlimit_nofile`.
 fn descriptors_max() -> u64 {
@@ -374,47 +357,6 @@ impl File {
     /// Those of `fstat()`.
     pub fn metadata(&self) -> io::Result<Metadata> {
         Ok(rustix::fs::fstat(self)?.into())
-    }
-
-    /// Device and inode, which name the file as long as it is open.
-    fn identity(&self) -> Option<(u64, u64)> {
-        if let Some(known) = self.0.identity.get() {
-            return Some(*known);
-        }
-        let metadata = self.metadata().ok()?;
-        Some(
-            *self
-                .0
-                .identity
-                .get_or_init(|| (metadata.device, metadata.inode)),
-        )
-    }
-
-    fn answers(&self) -> &residency::Answers {
-        &self.0.answers
-    }
-}
-
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
-    }
-}
-
-impl From<OwnedFd> for File {
-    fn from(fd: OwnedFd) -> File {
-        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        File(Arc::new(Open {
-            fd,
-            answers: residency::Answers::default(),
-            identity: OnceLock::new(),
-        }))
-    }
-}
-
-impl From<std::fs::File> for File {
-    fn from(file: std::fs::File) -> File {
-        OwnedFd::from(file).into()
     }
 }
 

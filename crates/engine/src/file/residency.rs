@@ -7,13 +7,13 @@
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::File;
+use super::handle::{CANNOT_TELL, File, IN_MEMORY, TELLS, UNKNOWN};
 use crate::clock;
 
 /// How far apart a range is probed. Readahead fills larger pieces than this.
@@ -59,15 +59,6 @@ struct Warm {
     steps: u16,
     since: Instant,
 }
-
-/// How the file system of an open file answers; found out at the first question.
-#[derive(Debug, Default)]
-pub(super) struct Answers(AtomicU8);
-
-const UNKNOWN: u8 = 0;
-const TELLS: u8 = 1;
-const IN_MEMORY: u8 = 2;
-const CANNOT_TELL: u8 = 3;
 
 /// Reads at `place` what is in memory. `EAGAIN` where that would have to wait, or might.
 pub(super) fn read_warm(file: &File, place: u64, into: &mut [u8]) -> Result<usize, Errno> {

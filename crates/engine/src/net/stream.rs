@@ -12,25 +12,12 @@ use std::time::{Duration, Instant};
 use base::slab::Key;
 
 use super::table::Addresses;
-use super::{Address, Segment};
+use super::{Address, Segment, TcpInfo};
 use crate::budget;
 use crate::buffer::Buffer;
 use crate::clock::Deadline;
 use crate::engine::Control;
 use crate::worker::{enter, try_enter};
-
-/// Some of what `tcp(7)` tells of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct TcpInfo {
-    /// Smoothed round-trip time in microseconds.
-    pub rtt: u32,
-    /// Its variation in microseconds.
-    pub rttvar: u32,
-    /// The congestion window in segments.
-    pub snd_cwnd: u32,
-    /// Space for received bytes, as the kernel sizes it.
-    pub rcv_space: u32,
-}
 
 /// A connected stream socket. Dropping it closes the connection and forgets what was not yet sent; [`finish`](Self::finish)
 /// sends it first.

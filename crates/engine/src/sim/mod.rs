@@ -25,14 +25,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::buffer::{self, Buffer};
 use crate::engine::{
-    Completion, Control, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop,
-    Token,
+    Completion, Control, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
 use crate::frames::Frames;
 use crate::messages::BATCH_MAX;
 use crate::net::{Address, BoundSocket, ConnectError, Datagram, Segment, SocketOptions};
+use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
-use crate::runtime::{Runtime, Settings};
+use crate::runtime::Runtime;
+use crate::settings::Settings;
 
 pub use network::Faults;
 use network::{End, Listening, Network, Place};

@@ -37,10 +37,11 @@ use rustix::net::SocketAddrAny;
 
 use crate::buffer::Buffer;
 use crate::engine::{
-    Completion, Ending, Engine, Notifier, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
+    Completion, Ending, Engine, Op, OpKind, Outcome, Outgoing, Socket, Stop, Token,
 };
 use crate::messages::Messages;
 use crate::net::Address;
+use crate::notifier::Notifier;
 use crate::reserve::Reserve;
 use crate::sys;
 use buffers::{BUFFER_GROUP, BufferRing};

@@ -1,0 +1,80 @@
+//! An open file: its descriptor, which clones share, and what has been found out about it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Files that are open, of all threads.
+pub(super) static OPEN_FILES: AtomicU64 = AtomicU64::new(0);
+
+/// An open file. Cloning it shares the descriptor; the last clone closes it.
+#[derive(Clone, Debug)]
+pub struct File(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    answers: Answers,
+    /// Device and inode, once they are known.
+    identity: OnceLock<(u64, u64)>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How the file system of an open file answers; found out at the first question.
+#[derive(Debug, Default)]
+pub(super) struct Answers(pub(super) AtomicU8);
+
+pub(super) const UNKNOWN: u8 = 0;
+pub(super) const TELLS: u8 = 1;
+pub(super) const IN_MEMORY: u8 = 2;
+pub(super) const CANNOT_TELL: u8 = 3;
+
+impl File {
+    /// Device and inode, which name the file as long as it is open.
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        if let Some(known) = self.0.identity.get() {
+            return Some(*known);
+        }
+        let stat = rustix::fs::fstat(self).ok()?;
+        self.note_identity(stat.st_dev, stat.st_ino);
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    /// Notes what the file's device and inode are, for [`File::identity`].
+    pub(super) fn note_identity(&self, device: u64, inode: u64) {
+        // Whoever comes second notes the same.
+        let _ = self.0.identity.set((device, inode));
+    }
+
+    pub(super) fn answers(&self) -> &Answers {
+        &self.0.answers
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> File {
+        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
+        File(Arc::new(Open {
+            fd,
+            answers: Answers::default(),
+            identity: OnceLock::new(),
+        }))
+    }
+}
+
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> File {
+        OwnedFd::from(file).into()
+    }
+}
