@@ -17,9 +17,9 @@ use conf::{
 use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
+use framework::protocol_part::Listening;
 use framework::service::Services;
 use framework::workers::{Settings, Share, Sockets, Workers};
-use http::address::Binding;
 use http::log::OpenLogs;
 use http::log::{Destination, LogFile, Sink};
 use process::{
@@ -35,7 +35,7 @@ use crate::main_level::{self, MainLevel, binds_to_foreign_addresses};
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
     static OTHERS: &[&[&dyn Declared]] = &[main_level::TABLE];
-    server::features::registry(OTHERS)
+    server::protocols::registry(OTHERS)
 }
 
 /// The program itself.
@@ -140,16 +140,16 @@ impl Application for Tidegate {
     ) -> Result<Needs, Vec<Diagnostic>> {
         let (main, compiled) = compile(loaded, files, options)?;
         let Compiled {
-            bindings,
+            listening,
             error_log,
             logs,
             directories,
             diagnostics,
             ..
         } = compiled;
-        let listeners = bindings
+        let listeners = listening
             .iter()
-            .flat_map(|binding| listeners(binding, main.threads));
+            .flat_map(|socket| listeners(socket, main.threads));
         let descriptors = listeners.chain(logs.into_iter().map(log)).collect();
         let error_logs = error_log.targets().filter_map(|(sink, level)| {
             let place = log_place(sink)?;
@@ -238,14 +238,10 @@ pub(crate) fn default_error_log(options: &Options) -> Destination {
 }
 
 /// The sockets of a listener: with `reuseport` one for each thread.
-fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
-    let count = if binding.options.reuseport {
-        threads
-    } else {
-        1
-    };
+fn listeners(socket: &Listening, threads: usize) -> impl Iterator<Item = Need> {
+    let count = if socket.options.reuseport { threads } else { 1 };
     (0..count).map(|number| {
-        let options = binding.options.clone();
+        let options = socket.options.clone();
         let socket_file = options.address.socket_file().map(Path::to_owned);
         let kept = kept(options.clone());
         let probed = options.clone();
@@ -253,10 +249,10 @@ fn listeners(binding: &Binding, threads: usize) -> impl Iterator<Item = Need> {
         let open = move || listen(&options);
         let kind = NeedKind::Listener {
             socket_file,
-            group: binding.id.0.to_string(),
+            group: socket.id.0.to_string(),
         };
         Need {
-            key: socket_key(&binding.id, number),
+            key: socket_key(&socket.id, number),
             kind,
             open: Box::new(open),
             probe: Box::new(probe),
@@ -457,7 +453,7 @@ impl Worker for Server {
         let Compiled {
             mut generation,
             events,
-            bindings,
+            listening,
             logs,
             ..
         } = compiled;
@@ -465,9 +461,9 @@ impl Worker for Server {
             let descriptor = descriptors.remove(&file.key());
             file.install(descriptor.ok_or_else(|| missing(&file.key()))?);
         }
-        let sockets = bindings
+        let sockets = listening
             .iter()
-            .map(|binding| sockets(binding, &mut descriptors));
+            .map(|socket| sockets(socket, &mut descriptors));
         let sockets = sockets.collect::<Result<Sockets, String>>()?;
         if let Some(serving) = &self.serving {
             generation.zones.adopt(&serving.generation.zones)?;
@@ -590,7 +586,7 @@ fn start_threads(
     let settings = Settings {
         engine,
         threads: main.threads,
-        doors: server::doors::doors,
+        doors: server::protocols::doors,
         report: &http::log::ToErrorLog,
         connections: events.connections,
         multi_accept: events.multi_accept,
@@ -603,16 +599,16 @@ fn start_threads(
 /// The sockets of a listener, out of the bundle's descriptors. There may be more than threads:
 /// those of threads that a reload has taken away.
 fn sockets(
-    binding: &Binding,
+    socket: &Listening,
     descriptors: &mut HashMap<String, OwnedFd>,
 ) -> Result<(ListenerId, Vec<BoundSocket>), String> {
-    let keys = (0..).map(|number| socket_key(&binding.id, number));
+    let keys = (0..).map(|number| socket_key(&socket.id, number));
     let found = keys.map_while(|key| descriptors.remove(&key));
     let found: Vec<_> = found.map(BoundSocket::from).collect();
     if found.is_empty() {
-        return Err(missing(&binding.id.0));
+        return Err(missing(&socket.id.0));
     }
-    Ok((binding.id.clone(), found))
+    Ok((socket.id.clone(), found))
 }
 
 fn missing(key: &str) -> String {

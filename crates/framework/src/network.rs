@@ -7,6 +7,11 @@ use engine::net::Address;
 
 use crate::address::Written;
 
+/// `debug_connection`: the peers whose connections are logged in every detail, whatever their
+/// protocol. A part of a generation.
+#[derive(Clone, Debug, Default)]
+pub struct DebugConnections(pub Peers);
+
 /// nginx's warning about an address with bits that do not count.
 pub fn stray_bits(word: &Word) -> String {
     format!("low address bits of {} are meaningless", word.text())

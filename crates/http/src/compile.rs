@@ -15,14 +15,14 @@ use transport::listen::{self, LISTEN};
 use transport::tls::settings::{self, TlsSettings};
 
 use crate::accepted;
-use crate::address::{self, Agreement, Binding, Gathered};
+use crate::address::{self, Agreement, Gathered};
 use crate::body;
 use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
 use crate::location::{LocationName, Locations, Prefix};
 use crate::log;
 use crate::module::{Content, Entry};
-use crate::plan::{BoundServers, Http, Phases, Plan, Server};
+use crate::plan::{Http, Phases, Plan, Server};
 use crate::plan_builder::PlanBuilder;
 use crate::regex::Regex;
 use crate::server_name::{Name, ServerNames};
@@ -104,7 +104,7 @@ pub fn http(
     compiler: &Compiler<'_>,
     root: ScopeRef<'_>,
     features: &'static [Entry],
-) -> Option<(Http, Vec<Binding>)> {
+) -> Option<Http> {
     let mut builder = Builder {
         compiler,
         features,
@@ -154,24 +154,14 @@ pub fn http(
             whole = false;
         }
     }
-    let bindings = address::bindings(gathered);
     let http = Http {
         plans: builder.plans,
         variables: Table::default(),
         of_handshakes: Default::default(),
         debug_connections: Arc::default(),
-        bindings: bindings
-            .iter()
-            .map(|binding| {
-                let bound = BoundServers {
-                    servers: Arc::clone(&binding.servers),
-                    specific: binding.specific.clone(),
-                };
-                (binding.id.clone(), bound)
-            })
-            .collect(),
+        bindings: address::bindings(gathered),
     };
-    whole.then_some((http, bindings))
+    whole.then_some(http)
 }
 
 /// The walk over the scopes.

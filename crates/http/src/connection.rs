@@ -231,7 +231,7 @@ impl Connection {
     pub fn is_debugged(&self) -> bool {
         self.client.is_debugged(|| {
             let http = HttpLocal::of(&self.generation());
-            let named = &http.debug_connections;
+            let named = &http.debug_connections.0;
             !named.is_empty() && named.contains(self.peer())
         })
     }

@@ -50,12 +50,12 @@ impl Errands {
     pub fn place(&self, server: ScopeId, scope: ScopeId) -> Option<Place> {
         let http = HttpLocal::of(&self.worker.current());
         let plan = http.plans.iter().find(|plan| plan.scope == scope)?;
-        let found = http.bindings.iter().find_map(|(listener, bound)| {
+        let found = http.bindings.iter().find_map(|bound| {
             let specific = bound.specific.iter().map(|(_, servers)| servers);
             let all = std::iter::once(&bound.servers).chain(specific);
             let mut all = all.flat_map(|servers| servers.all());
             let server = all.find(|known| known.plan.scope == server)?;
-            Some((listener.clone(), server))
+            Some((bound.id.clone(), server))
         });
         let (listener, server) = found?;
         Some(Place {

@@ -1,22 +1,22 @@
-//! Http's part of a whole configuration: declared before anything is compiled, compiled, and added to the generation once
-//! nothing has been found wrong.
+//! Http's part of a server: its modules, its block, and the door behind its addresses.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use conf::{Declared, ScopeRef};
 use framework::compile::Compiler;
+use framework::door::Door;
 use framework::generation::Generation;
-use framework::network::Peers;
+use framework::network::DebugConnections;
+use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
 use transport::tls::handshake::Intercepts;
 use variables::Find;
 
-use crate::address::Binding;
-use crate::compile;
 use crate::handshake::Handshake;
 use crate::module::Entry;
 use crate::plan::Http;
 use crate::request::Request;
-use crate::variables::{Found, Table, TableBuilder};
+use crate::variables::{Found, TableBuilder};
+use crate::{compile, door};
 
 /// What modules bring together: the list of all of them, in nginx's order.
 #[derive(Clone, Copy)]
@@ -42,74 +42,85 @@ impl Modules {
     fn of_handshakes(self) -> impl Iterator<Item = Find<Handshake>> {
         self.0.iter().flat_map(|entry| entry.of_handshakes).copied()
     }
+}
 
-    /// Tells what is compiled of the variables that are there without being defined.
-    pub fn declare(self, compiler: &Compiler<'_>) {
+impl ProtocolPart for Modules {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn directives(&self) -> Vec<Directives> {
+        let tables = self.0.iter().flat_map(|entry| entry.directives);
+        tables.copied().collect()
+    }
+
+    fn module_names(&self) -> Vec<&'static str> {
+        let names = self.0.iter().flat_map(|entry| entry.names);
+        names.copied().collect()
+    }
+
+    fn has_variable(&self, name: &str) -> bool {
+        self.variable(name).is_some()
+    }
+
+    fn declare(&self, compiler: &Compiler<'_>) {
         let of_requests = compiler.registry::<TableBuilder>();
         of_requests.borrow_mut().builtins = self.variables().collect();
         let of_handshakes = compiler.registry::<variables::TableBuilder<Handshake>>();
         of_handshakes.borrow_mut().builtins = self.of_handshakes().collect();
     }
 
-    /// Compiles the `http` block; `None` when there were errors (they have been reported).
-    pub fn compile(self, compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Part> {
-        let (http, bindings) = compile::http(compiler, root, self.0)?;
-        Some(Part {
-            modules: self,
+    fn compile(
+        &self,
+        compiler: &Compiler<'_>,
+        root: ScopeRef<'_>,
+    ) -> Option<Box<dyn CompiledPart>> {
+        let http = compile::http(compiler, root, self.0)?;
+        Some(Box::new(Compiled {
+            modules: *self,
             http,
-            bindings,
-        })
+        }))
     }
-}
 
-/// All variables that were named while the `http` block was compiled.
-#[derive(Default)]
-pub struct Variables {
-    of_requests: Table,
-    of_handshakes: variables::Table<Handshake>,
-}
-
-impl Variables {
-    /// Takes them from where they were gathered, once everything has been compiled. The error lists those that nothing defines.
-    pub fn take(compiler: &Compiler<'_>) -> Result<Variables, Vec<Box<str>>> {
-        let of_requests = compiler.registries.take::<TableBuilder>().finish()?;
-        let of_handshakes = compiler
-            .registries
-            .take::<variables::TableBuilder<Handshake>>();
-        Ok(Variables {
-            of_requests,
-            // Whatever a handshake does not have by itself is asked of a request, so that none of its names is unknown.
-            of_handshakes: of_handshakes.finish().unwrap_or_default(),
-        })
+    fn door(&self) -> Rc<dyn Door> {
+        door::door()
     }
 }
 
 /// The compiled `http` block on its way into a generation.
-pub struct Part {
+struct Compiled {
     modules: Modules,
     http: Http,
-    /// What it listens on.
-    pub bindings: Vec<Binding>,
 }
 
-impl Part {
-    /// Adds it and what its modules have gathered; gives back what it listens on.
-    pub fn add_to(
-        mut self,
-        generation: &mut Generation,
+impl CompiledPart for Compiled {
+    fn resolve(&mut self, compiler: &Compiler<'_>) -> Result<(), Vec<Box<str>>> {
+        self.http.variables = compiler.registries.take::<TableBuilder>().finish()?;
+        let of_handshakes = compiler
+            .registries
+            .take::<variables::TableBuilder<Handshake>>();
+        // Whatever a handshake does not have by itself is asked of a request, so that none of its names is unknown.
+        self.http.of_handshakes = of_handshakes.finish().unwrap_or_default();
+        Ok(())
+    }
+
+    fn add_to(
+        mut self: Box<Self>,
         compiler: &Compiler<'_>,
-        variables: Variables,
-        debug_connections: Arc<Peers>,
-    ) -> Vec<Binding> {
-        self.http.variables = variables.of_requests;
-        self.http.of_handshakes = variables.of_handshakes;
-        self.http.debug_connections = debug_connections;
+        generation: &mut Generation,
+    ) -> Vec<Listening> {
+        self.http.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
+        let listening = self.http.bindings.iter().map(|binding| Listening {
+            id: binding.id.clone(),
+            options: binding.options.clone(),
+        });
+        let listening = listening.collect();
         generation.add(self.http);
         let entries = self.modules.0.iter();
         let intercepts = entries.clone().flat_map(|entry| entry.intercepts);
         generation.add(Intercepts(intercepts.copied().collect()));
         let gathered = entries.filter_map(|entry| entry.gathered);
         gathered.for_each(|add| add(compiler, generation));
-        self.bindings
+        listening
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::hash::Map;
 use bytes::Bytes;
 use engine::net::Address;
-use framework::network::Peers;
+use framework::network::DebugConnections;
 use logs::ErrorLog;
 use proto::method::Method;
 use transport::listen::ListenerId;
@@ -18,7 +18,7 @@ use transport::tls::dynamic::Dynamic;
 use transport::tls::server::ServerTls;
 use variables::Table;
 
-use crate::address::AddressServers;
+use crate::address::Binding;
 use crate::body::BodySettings;
 use crate::chain::Link;
 use crate::core::{Core, ServerCore};
@@ -179,30 +179,14 @@ pub struct Server {
 /// The compiled `http` block.
 #[derive(Default)]
 pub struct Http {
-    pub(crate) bindings: Vec<(ListenerId, BoundServers)>,
+    pub(crate) bindings: Vec<Binding>,
     pub(crate) plans: Vec<Arc<Plan>>,
     /// Variables by index.
     pub variables: Table<Request>,
     /// Those of handshakes.
     pub of_handshakes: Table<Handshake>,
     /// `debug_connection`: whose connections are logged in every detail.
-    pub debug_connections: Arc<Peers>,
-}
-
-/// What is behind one listening socket.
-pub struct BoundServers {
-    /// See [`Binding::servers`](crate::address::Binding::servers).
-    pub servers: Arc<AddressServers>,
-    /// See [`Binding::specific`](crate::address::Binding::specific).
-    pub specific: Vec<(Address, Arc<AddressServers>)>,
-}
-
-impl BoundServers {
-    /// The servers for a connection whose own end is `local`.
-    pub fn servers_for(&self, local: &Address) -> Arc<AddressServers> {
-        let found = self.specific.iter().find(|(address, _)| address == local);
-        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
-    }
+    pub debug_connections: Arc<DebugConnections>,
 }
 
 impl Http {
@@ -217,10 +201,20 @@ impl Http {
     }
 
     /// What is behind a listening socket; `None` where this configuration does not have it.
-    pub fn binding(&self, id: &ListenerId) -> Option<&BoundServers> {
-        self.bindings
-            .iter()
-            .find(|(known, _)| known == id)
-            .map(|(_, bound)| bound)
+    pub fn binding(&self, id: &ListenerId) -> Option<&Binding> {
+        self.bindings.iter().find(|binding| binding.id == *id)
+    }
+
+    /// Every address that is listened on with the socket that takes its connections: some share a
+    /// socket with another.
+    pub fn addresses(&self) -> Vec<(ListenerId, Address)> {
+        let of = |binding: &Binding| {
+            let own = std::iter::once(&binding.options.address);
+            let shared = binding.specific.iter().map(|(address, _)| address);
+            let all = own.chain(shared).cloned();
+            all.map(|address| (binding.id.clone(), address))
+                .collect::<Vec<_>>()
+        };
+        self.bindings.iter().flat_map(of).collect()
     }
 }

@@ -13,6 +13,7 @@ use framework::compile::{Compiler, Environment, Feature};
 use framework::counters::Counters;
 use framework::door::Accepted;
 use framework::generation::Generation;
+use framework::protocol_part::ProtocolPart;
 use framework::workers::Worker;
 use logs::{ErrorLog, ToErrorLog};
 use transport::listen::ListenerId;
@@ -32,7 +33,7 @@ use crate::log::AccessLogs;
 use crate::module::Entry;
 use crate::open_file_cache::OpenFileCache;
 use crate::output::Piece;
-use crate::part::{Modules, Variables};
+use crate::part::Modules;
 use crate::request::Request;
 use crate::types::Types;
 use crate::{accepted, compile, core, door, not_modified, range};
@@ -209,13 +210,12 @@ fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
     let compiler = Compiler::new(&environment(&files));
     modules.declare(&compiler);
     let http = modules.compile(&compiler, loaded.tree.root());
-    let variables = Variables::take(&compiler);
     assert!(!compiler.has_failed(), "{:?}", compiler.into_diagnostics());
+    let mut http = http.expect("what fails is reported");
     let mut generation = Generation::new(compiler.zones.take().finish());
-    let variables = variables.expect("every variable is known");
-    let http = http.expect("what fails is reported");
-    let mut bindings = http.add_to(&mut generation, &compiler, variables, Arc::default());
-    (generation, bindings.remove(0).id)
+    http.resolve(&compiler).expect("every variable is known");
+    let mut listening = http.add_to(&compiler, &mut generation);
+    (generation, listening.remove(0).id)
 }
 
 /// The feature as the innermost of these blocks sees it, each the first of its name within the one before;

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
-use http::address::Binding;
+use framework::protocol_part::{Listening, ProtocolPart};
 use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
-use http::part::{Modules, Variables};
 
 use crate::events::Events;
-use crate::features::FEATURES;
+use crate::protocols::PARTS;
 use crate::unknown::Unknown;
 
 /// A configuration ready to serve, with what must be opened for it.
@@ -22,8 +21,8 @@ pub struct Compiled {
     pub error_log: Arc<ErrorLog>,
     /// The `events` block.
     pub events: Arc<Events>,
-    /// Listening sockets, one per address (`listen` of all servers merged).
-    pub bindings: Vec<Binding>,
+    /// Listening sockets of all protocols, one per address.
+    pub listening: Vec<Listening>,
     /// Log files to open before serving.
     pub logs: Vec<Arc<LogFile>>,
     /// Directories that must exist and belong to the workers' user.
@@ -39,12 +38,12 @@ pub fn compile(
     environment: &Environment<'_>,
     default_error_log: Destination,
 ) -> Result<Compiled, Vec<Diagnostic>> {
-    compile_with(FEATURES, tree, environment, default_error_log)
+    compile_with(PARTS, tree, environment, default_error_log)
 }
 
-/// The same with these modules.
+/// The same with these protocols.
 pub(crate) fn compile_with(
-    modules: Modules,
+    parts: &[&dyn ProtocolPart],
     tree: &conf::Tree,
     environment: &Environment<'_>,
     default_error_log: Destination,
@@ -52,31 +51,38 @@ pub(crate) fn compile_with(
     let compiler = Compiler::new(environment);
     let logs = compiler.registry::<LogTable>();
     logs.borrow_mut().default_error_log = default_error_log;
-    modules.declare(&compiler);
-    let http = modules.compile(&compiler, tree.root());
-    let error_log = compiler.feature_or_report::<ErrorLog>(tree.root());
-    let events = compiler.feature_or_report::<Events>(crate::events::scope(tree.root()));
-    let variables = Variables::take(&compiler).unwrap_or_else(|unknown| {
-        let names = Unknown::new(&unknown, tree);
-        names.faults().for_each(|fault| compiler.report(fault));
-        Variables::default()
-    });
-    let (Some(http), Some(error_log), Some(events), false) =
-        (http, error_log, events, compiler.has_failed())
+    let root = tree.root();
+    parts.iter().for_each(|part| part.declare(&compiler));
+    let compiled = parts.iter().map(|part| part.compile(&compiler, root));
+    let mut compiled: Vec<_> = compiled.collect();
+    let error_log = compiler.feature_or_report::<ErrorLog>(root);
+    let events = compiler.feature_or_report::<Events>(crate::events::scope(root));
+    for part in compiled.iter_mut().flatten() {
+        if let Err(unknown) = part.resolve(&compiler) {
+            let names = Unknown::new(&unknown, tree);
+            names.faults().for_each(|fault| compiler.report(fault));
+        }
+    }
+    let compiled: Option<Vec<_>> = compiled.into_iter().collect();
+    let (Some(compiled), Some(error_log), Some(events), false) =
+        (compiled, error_log, events, compiler.has_failed())
     else {
         return Err(compiler.into_diagnostics());
     };
     let mut generation = Generation::new(compiler.zones.take().finish());
     let logs = compiler.registries.take::<LogTable>().into_files();
-    let debug_connections = Arc::clone(&events.debug_connections);
-    let bindings = http.add_to(&mut generation, &compiler, variables, debug_connections);
+    generation.add(events.debug_connections.clone());
+    let mut listening = Vec::new();
+    for part in compiled {
+        listening.extend(part.add_to(&compiler, &mut generation));
+    }
     generation.add(OpenLogs(logs.clone()));
     generation.add(MainLog(Arc::clone(&error_log)));
     Ok(Compiled {
         generation,
         error_log,
         events,
-        bindings,
+        listening,
         logs,
         directories: compiler.take_directories(),
         diagnostics: compiler.into_diagnostics(),
@@ -98,7 +104,7 @@ mod tests {
             ..Recording::default()
         });
         let (path, root) = (Path::new("/nginx.conf"), Path::new("/"));
-        let registry = crate::features::registry(&[]);
+        let registry = crate::protocols::registry(&[]);
         let loaded = conf::load(path, root, &[], registry, &files);
         let environment = Environment {
             prefix: root,

@@ -2,12 +2,10 @@
 //!
 //! <https://nginx.org/en/docs/ngx_core_module.html#events>
 
-use std::sync::Arc;
-
 use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
 use framework::compile::{Compiler, Feature};
-use framework::network::Peers;
+use framework::network::{DebugConnections, Peers};
 
 static EVENTS: Setting<()> = Setting::new("events", &["{ ... }"], |_| Ok(()))
     .contexts(Contexts::MAIN)
@@ -86,7 +84,7 @@ pub struct Events {
     /// `multi_accept`.
     pub multi_accept: bool,
     /// `debug_connection`.
-    pub debug_connections: Arc<Peers>,
+    pub debug_connections: DebugConnections,
 }
 
 impl Feature for Events {
@@ -111,7 +109,7 @@ impl Feature for Events {
             engine: scope.written(&USE)?.flatten(),
             connections: connections as usize,
             multi_accept: scope.get(&MULTI_ACCEPT)?,
-            debug_connections: Arc::new(Peers::compile(
+            debug_connections: DebugConnections(Peers::compile(
                 &scope.written(&DEBUG_CONNECTION)?.unwrap_or_default(),
                 "debug_connection",
                 compiler.files,

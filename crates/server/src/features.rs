@@ -3,16 +3,13 @@
 //! What is here and not in nginx stands where its order against the others needs it. The crate knows its modules here and
 //! nowhere else: the table of all directives and the list of variables are made of it.
 
-use std::sync::OnceLock;
-
-use conf::{Declared, Registry};
 use framework::compile::Feature;
 use http::body::BodySettings;
 use http::core::{Core, ServerCore};
 use http::disable_symlinks;
 use http::error_page::ErrorPages;
 use http::handshake::Handshake;
-use http::log::{AccessLogs, ErrorLog};
+use http::log::AccessLogs;
 use http::module::Entry;
 use http::open_file_cache;
 use http::part::Modules;
@@ -32,11 +29,8 @@ use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
 use variables::{geo, map, process, split_clients};
 
-use crate::events::Events;
-
 /// Every module.
 pub const FEATURES: Modules = Modules(&[
-    Entry::of(&[Events::DIRECTIVES, ErrorLog::DIRECTIVES]),
     // nginx's core module of http.
     Entry::of(&[
         http::compile::DIRECTIVES,
@@ -222,20 +216,6 @@ pub const FEATURES: Modules = Modules(&[
         .named(&["ngx_http_slice_filter_module"])
         .variables(&[slice::find]),
 ]);
-
-/// The directives of this crate with those that the caller brings (the process's own).
-pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
-    static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
-    static REGISTRY: OnceLock<Registry> = OnceLock::new();
-    REGISTRY.get_or_init(|| {
-        let tables = FEATURES.0.iter().flat_map(|entry| entry.directives);
-        let tables: Vec<_> = tables.chain(others).copied().collect();
-        let names = FEATURES.0.iter().flat_map(|entry| entry.names);
-        Registry::new(&tables)
-            .with_modules(NAMES.get_or_init(|| names.copied().collect()))
-            .with_elsewhere(crate::reference::ELSEWHERE)
-    })
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,10 +6,10 @@
 //! are read.
 
 pub mod assemble;
-pub mod doors;
 pub mod events;
 pub mod explain;
 pub mod features;
+pub mod protocols;
 pub mod reference;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use conf::{Fault, Position, Tree};
 
-use crate::features::FEATURES;
+use crate::protocols;
 use crate::reference;
 
 /// The names, each with where it is used.
@@ -81,7 +81,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
         .iter()
         .filter(|known| known.is_variable && !known.name.ends_with('_'))
         .map(|known| known.name)
-        .filter(|known| FEATURES.variable(known).is_some());
+        .filter(|known| protocols::has_variable(known));
     conf::nearest(name, here.chain(OWN))
 }
 

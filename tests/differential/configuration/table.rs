@@ -175,7 +175,7 @@ fn declared() -> Vec<Directive> {
         })
         .collect();
     let mut seen = BTreeSet::new();
-    for declared in server::features::FEATURES.directives() {
+    for declared in server::protocols::directives() {
         let spec = declared.spec();
         if !seen.insert(std::ptr::from_ref(spec).addr()) {
             continue;

@@ -29,14 +29,15 @@ use framework::counters::Counters;
 use framework::door::Accepted;
 use framework::generation::Generation;
 use framework::workers::Worker;
-use http::address::Binding;
 use http::connection::Connection;
+use http::local::HttpLocal;
 use http::plan::Server;
 use http::request::Request;
 use http::server_name::Matched;
 use transport::listen::ListenerId;
 
 use crate::assemble::Compiled;
+use crate::protocols;
 
 pub use directives::{InForce, Work};
 pub use question::Question;
@@ -149,11 +150,10 @@ pub fn explain(
     let system = |error: std::io::Error| format!("the simulated network failed: {error}");
     let settings = engine::Settings::default();
     let mut runtime = sim::runtime(1, Faults::default(), settings).map_err(system)?;
-    let bindings = compiled.bindings;
     let generation = Arc::new(compiled.generation);
     runtime.block_on(async {
         let stage = Stage::new(generation).await.map_err(system)?;
-        let (listen, mut request) = stage.choose(&bindings, question).await?;
+        let (listen, mut request) = stage.choose(question).await?;
         let server = serving(&request, tree);
         let walked = walk::walk(&mut request, tree).await;
         let scope = tree.scope(walked.scope);
@@ -184,7 +184,7 @@ impl Stage {
         let address = Address::Inet(([127, 0, 0, 1], 80).into());
         let (socket, address) = sim::listen(address)?;
         Ok(Stage {
-            worker: crate::doors::worker(generation, 1, Arc::new(Counters::default())),
+            worker: protocols::worker(generation, 1, Arc::new(Counters::default())),
             listener: Listener::new(socket)?,
             address,
         })
@@ -236,12 +236,8 @@ impl Stage {
 
     /// The address that the question means, and the request there: of several, the one that has
     /// a server of the host's name, else the first.
-    async fn choose(
-        &self,
-        bindings: &[Binding],
-        question: &Question,
-    ) -> Result<(Listening, Box<Request>), String> {
-        let all = addresses(bindings);
+    async fn choose(&self, question: &Question) -> Result<(Listening, Box<Request>), String> {
+        let all = HttpLocal::of(&self.worker.current()).addresses();
         let asked = question.address();
         let meant: Vec<&(ListenerId, Address)> = match &asked {
             Some(asked) => nearest(&all, asked).into_iter().collect(),
@@ -279,18 +275,6 @@ impl Stage {
         };
         Ok((listen, request))
     }
-}
-
-/// Every address that is listened on, those that share a socket with another included.
-fn addresses(bindings: &[Binding]) -> Vec<(ListenerId, Address)> {
-    let of = |binding: &Binding| {
-        let own = std::iter::once(&binding.options.address);
-        let shared = binding.specific.iter().map(|(address, _)| address);
-        let all = own.chain(shared).cloned();
-        all.map(|address| (binding.id.clone(), address))
-            .collect::<Vec<_>>()
-    };
-    bindings.iter().flat_map(of).collect()
 }
 
 /// The address that connections to `asked` come by: itself, or the one for any of its family.

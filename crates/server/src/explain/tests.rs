@@ -7,7 +7,6 @@ use framework::compile::Environment;
 use http::log::Destination;
 
 use super::*;
-use crate::features;
 
 /// Explains a request to a configuration whose `http` block holds these lines.
 fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
@@ -18,7 +17,7 @@ fn explained(http: &str, question: &Question) -> Result<Explanation, String> {
         ..Recording::default()
     });
     let root = Path::new("/");
-    let registry = features::registry(&[]);
+    let registry = protocols::registry(&[]);
     let loaded = conf::load(path, root, &[], registry, &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let environment = Environment {

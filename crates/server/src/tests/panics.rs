@@ -58,7 +58,7 @@ fn serve(folder: &Path) -> (Workers, String, std::path::PathBuf) {
     std::fs::create_dir_all(folder).unwrap();
     let file = folder.join("test.conf");
     std::fs::write(&file, text).unwrap();
-    let registry = crate::features::registry(&[]);
+    let registry = crate::protocols::registry(&[]);
     let loaded = conf::load(&file, folder, &[], registry, &conf::Disk);
     let environment = framework::compile::Environment {
         prefix: folder,
@@ -67,21 +67,21 @@ fn serve(folder: &Path) -> (Workers, String, std::path::PathBuf) {
         privileged: false,
     };
     let modules = features_and(Entry::module::<Panics>());
-    let compiled =
-        compile_with(modules, &loaded.tree, &environment, Destination::Stderr).expect("compiles");
+    let compiled = compile_with(&[&modules], &loaded.tree, &environment, Destination::Stderr)
+        .expect("compiles");
     for log in &compiled.logs {
         log.install(log.open().unwrap());
     }
     let settings = Settings {
         engine: EngineKind::Epoll,
         threads: 1,
-        doors: crate::doors::doors,
+        doors: crate::protocols::doors,
         report: &http::log::ToErrorLog,
         connections: 64,
         multi_accept: false,
         affinity: Vec::new(),
     };
-    let id: ListenerId = compiled.bindings[0].id.clone();
+    let id: ListenerId = compiled.listening[0].id.clone();
     let sockets = vec![(id, vec![OwnedFd::from(listener).into()])];
     let workers = Workers::start(&settings, &Arc::new(compiled.generation), &sockets).unwrap();
     (workers, address, folder.join("error.log"))

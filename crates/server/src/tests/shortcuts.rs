@@ -15,8 +15,7 @@ use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step, handle};
 use http::testing::{Folder, another, serve_by};
 
-use super::features_and;
-use crate::features::FEATURES;
+use super::{features, features_and};
 
 /// Denies everything, and says nothing of shortcuts.
 struct Deny;
@@ -111,7 +110,7 @@ fn an_ordinary_static_site_is_answered_from_memory() {
     let lines = "location / { index index.html; expires 1h; add_header X-A b; gzip on; }
                  location /other { limit_conn_status 429; }";
     for lines in ["", lines] {
-        let (slow, from_memory) = ask(FEATURES, lines, "/file");
+        let (slow, from_memory) = ask(features(), lines, "/file");
         assert_eq!(
             (&slow[..], from_memory),
             (&[200; 3][..], Some(200)),
@@ -141,7 +140,7 @@ fn filters_say_whether_memory_may_answer() {
         ("sub_filter a b;", false),
         ("ssi on;", false),
     ] {
-        let (slow, from_memory) = ask(FEATURES, lines, "/file");
+        let (slow, from_memory) = ask(features(), lines, "/file");
         assert_eq!(slow, [200; 3], "{lines}");
         assert_eq!(from_memory, may_answer.then_some(200), "{lines}");
     }
@@ -149,17 +148,17 @@ fn filters_say_whether_memory_may_answer() {
 
 #[test]
 fn no_prebuilt_response_gets_past_a_module_that_says_nothing() {
-    let features = features_and(Entry::module::<Deny>());
-    let (slow, from_memory) = ask(features, "", "/file");
+    let modules = features_and(Entry::module::<Deny>());
+    let (slow, from_memory) = ask(modules, "", "/file");
     assert_eq!((&slow[..], from_memory), (&[403; 3][..], None));
 }
 
 #[test]
 fn a_module_permits_some_requests() {
-    let features = features_and(Entry::module::<DenyArguments>());
-    let (slow, from_memory) = ask(features, "", "/file");
+    let modules = features_and(Entry::module::<DenyArguments>());
+    let (slow, from_memory) = ask(modules, "", "/file");
     assert_eq!((&slow[..], from_memory), (&[200; 3][..], Some(200)));
-    assert_eq!(ask(features, "", "/file?a").1, None);
+    assert_eq!(ask(modules, "", "/file?a").1, None);
 }
 
 #[test]
@@ -178,10 +177,10 @@ fn where_a_request_must_be_looked_at_memory_does_not_answer() {
         ("", "disable_symlinks on;"),
     ] {
         let lines = format!("location / {{ {limit} }} }} {zone} server {{ listen 10.0.0.2:80;");
-        let (slow, from_memory) = ask(FEATURES, &lines, "/file");
+        let (slow, from_memory) = ask(features(), &lines, "/file");
         assert_eq!((&slow[..], from_memory), (&[200; 3][..], None), "{limit}");
     }
     // Its own status is that of the action.
     let with_action = "location / { post_action /none; }";
-    assert_eq!(ask(FEATURES, with_action, "/file").1, None);
+    assert_eq!(ask(features(), with_action, "/file").1, None);
 }

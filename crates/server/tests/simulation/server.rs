@@ -20,7 +20,7 @@ use framework::workers::{Share, Worker};
 use http::log;
 use http::log::Destination;
 use tidegate_server::compile;
-use tidegate_server::features;
+use tidegate_server::protocols;
 use transport::listen::ListenerId;
 
 use crate::random::Random;
@@ -67,7 +67,7 @@ impl<'a> Server<'a> {
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         let counters = Arc::new(Counters::default());
         let most = CONNECTIONS_MAX as usize;
-        let worker = tidegate_server::doors::worker(generation, most, Arc::clone(&counters));
+        let worker = tidegate_server::protocols::worker(generation, most, Arc::clone(&counters));
         let listeners = ids.into_iter().zip([socket.try_clone().unwrap()]).collect();
         let server = Server {
             worker,
@@ -157,7 +157,7 @@ pub(crate) fn generation(
         ..Recording::default()
     });
     let root = Path::new("/");
-    let loaded = conf::load(path, root, &[], features::registry(&[]), &files);
+    let loaded = conf::load(path, root, &[], protocols::registry(&[]), &files);
     assert!(!loaded.has_errors(), "{:?}", loaded.diagnostics);
     let environment = Environment {
         prefix: root,
@@ -176,7 +176,7 @@ pub(crate) fn generation(
     compiled.generation.on_end(move || {
         ended.fetch_add(1, Ordering::Relaxed);
     });
-    let ids = compiled.bindings.into_iter().map(|binding| binding.id);
+    let ids = compiled.listening.into_iter().map(|socket| socket.id);
     (Arc::new(compiled.generation), ids.collect())
 }
 

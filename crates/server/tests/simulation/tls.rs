@@ -48,7 +48,7 @@ fn run_by<F: Future<Output = ()>>(configuration: &str, clients: impl FnOnce(Addr
     simulate(1, Faults::default(), async || {
         let (generation, ids) = generation(configuration, &Arc::new(AtomicUsize::new(0)));
         let counters = Arc::new(Counters::default());
-        let worker = tidegate_server::doors::worker(generation, 512, Arc::clone(&counters));
+        let worker = tidegate_server::protocols::worker(generation, 512, Arc::clone(&counters));
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         worker.listen(vec![((ids[0].clone(), 0), socket)]);
         clients(address).await;

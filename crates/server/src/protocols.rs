@@ -1,0 +1,69 @@
+//! The list of all protocols that the server speaks with its clients, and nothing else that names
+//! them: directives, variables, doors.
+
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use conf::{Declared, Registry};
+use framework::compile::Feature;
+use framework::counters::Counters;
+use framework::door::Door;
+use framework::generation::Generation;
+use framework::protocol_part::{Directives, ProtocolPart};
+use framework::workers::Worker;
+use http::log::{ErrorLog, ToErrorLog};
+
+use crate::events::Events;
+use crate::features::FEATURES;
+
+/// Every protocol's part of a server.
+pub const PARTS: &[&dyn ProtocolPart] = &[&FEATURES];
+
+/// Directives of the process, whatever its protocols.
+pub(crate) const DIRECTIVES: &[Directives] = &[Events::DIRECTIVES, ErrorLog::DIRECTIVES];
+
+/// Every directive of the server. One that several modules look at is there more than once.
+pub fn directives() -> impl Iterator<Item = &'static dyn Declared> {
+    let of_parts = PARTS.iter().flat_map(|part| part.directives());
+    let tables = DIRECTIVES.iter().copied().chain(of_parts);
+    tables.flatten().copied()
+}
+
+/// The directives of all parts with those that the caller brings (the process's own).
+pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static Registry {
+    static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| {
+        let of_parts = PARTS.iter().flat_map(|part| part.directives());
+        let tables = DIRECTIVES.iter().copied().chain(of_parts);
+        let tables: Vec<_> = tables.chain(others.iter().copied()).collect();
+        let names = NAMES.get_or_init(|| {
+            let names = PARTS.iter().flat_map(|part| part.module_names());
+            names.collect()
+        });
+        Registry::new(&tables)
+            .with_modules(names)
+            .with_elsewhere(crate::reference::ELSEWHERE)
+    })
+}
+
+/// Whether some protocol has a variable of this name (in lower case, without `$`) that no line
+/// defines.
+pub fn has_variable(name: &str) -> bool {
+    PARTS.iter().any(|part| part.has_variable(name))
+}
+
+/// What a thread accepts for: a door for each protocol.
+pub fn doors() -> Vec<Rc<dyn Door>> {
+    PARTS.iter().map(|part| part.door()).collect()
+}
+
+/// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or in
+/// a simulated network.
+pub fn worker(
+    generation: Arc<Generation>,
+    connections_max: usize,
+    counters: Arc<Counters>,
+) -> Rc<Worker> {
+    Worker::start(generation, connections_max, counters, doors(), &ToErrorLog)
+}
