@@ -87,9 +87,23 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "stream",
+        &[
+            "rules",
+            "upstream",
+            "transport",
+            "variables",
+            "logs",
+            "framework",
+            "conf",
+            "engine",
+        ],
+    ),
+    (
         "server",
         &[
             "modules",
+            "stream",
             "http",
             "rules",
             "upstream",

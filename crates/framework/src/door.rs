@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::net::Stream;
+use engine::net::{Address, Stream};
 
 use crate::generation::Local;
 use crate::workers::Worker;
@@ -26,6 +26,14 @@ pub trait Door {
 /// What identifies a listening socket over all generations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has it
+
+impl ListenerId {
+    /// The socket of an address. Whatever protocol an address has, its socket is the same.
+    #[must_use]
+    pub fn of_address(address: &Address) -> ListenerId {
+        ListenerId(Arc::new(format!("listen {address}")))
+    }
+}
 
 /// A connection that has been accepted.
 pub struct Accepted {
@@ -74,7 +82,7 @@ mod tests {
 
     use base::level::Level;
     use bytes::Bytes;
-    use engine::net::{Address, BoundSocket, connect};
+    use engine::net::{BoundSocket, connect};
     use engine::sim::{self, Faults};
 
     use crate::counters::Counters;

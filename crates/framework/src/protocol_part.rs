@@ -1,9 +1,9 @@
 //! One protocol's part of a server, as what puts a server together sees it: it knows no protocol by name.
 //!
 //! A configuration passes its parts in this order: every part [declares](ProtocolPart::declare) what
-//! its block may refer to, every part [compiles](ProtocolPart::compile) its block, every compiled
-//! part [resolves](CompiledPart::resolve) the names that were used anywhere, and if nothing has been
-//! found wrong each is [added](CompiledPart::add_to) to the generation. Log files, folders and zones
+//! its block may refer to, every part [compiles](ProtocolPart::compile) its block and says which
+//! names [nothing defines](ProtocolPart::unknown_variables), and if nothing has been found wrong each
+//! compiled part is [added](CompiledPart::add_to) to the generation. Log files, folders and zones
 //! need nothing here: a part asks the [`Compiler`] for them, as every module does. Services and what
 //! threads look up go into the [`Generation`].
 
@@ -51,18 +51,15 @@ pub trait ProtocolPart: Sync {
     fn compile(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>)
     -> Option<Box<dyn CompiledPart>>;
 
+    /// The variables that its block names and nothing defines, once all blocks have been compiled.
+    fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>>;
+
     /// The door of a thread to connections of this protocol.
     fn door(&self) -> Rc<dyn Door>;
 }
 
 /// A protocol's compiled block on its way into a generation.
 pub trait CompiledPart {
-    /// Finds what the names stand for that were used while blocks were compiled.
-    ///
-    /// # Errors
-    /// Names that nothing defines.
-    fn resolve(&mut self, compiler: &Compiler<'_>) -> Result<(), Vec<Box<str>>>;
-
     /// Adds the block, and what its modules have gathered, to the generation; gives back what it
     /// listens on.
     fn add_to(

@@ -82,6 +82,11 @@ impl ProtocolPart for Modules {
         }))
     }
 
+    // Whatever a handshake does not have by itself is asked of a request: none of its names is unknown.
+    fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
+        compiler.registry::<TableBuilder>().borrow().unknown()
+    }
+
     fn door(&self) -> Rc<dyn Door> {
         door::door()
     }
@@ -94,21 +99,17 @@ struct Compiled {
 }
 
 impl CompiledPart for Compiled {
-    fn resolve(&mut self, compiler: &Compiler<'_>) -> Result<(), Vec<Box<str>>> {
-        self.http.variables = compiler.registries.take::<TableBuilder>().finish()?;
-        let of_handshakes = compiler
-            .registries
-            .take::<variables::TableBuilder<Handshake>>();
-        // Whatever a handshake does not have by itself is asked of a request, so that none of its names is unknown.
-        self.http.of_handshakes = of_handshakes.finish().unwrap_or_default();
-        Ok(())
-    }
-
     fn add_to(
         mut self: Box<Self>,
         compiler: &Compiler<'_>,
         generation: &mut Generation,
     ) -> Vec<Listening> {
+        let registries = &compiler.registries;
+        // Names that nothing defines have been reported before.
+        let variables = registries.take::<TableBuilder>();
+        self.http.variables = variables.finish().unwrap_or_default();
+        let of_handshakes = registries.take::<variables::TableBuilder<Handshake>>();
+        self.http.of_handshakes = of_handshakes.finish().unwrap_or_default();
         self.http.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
         let listening = self.http.bindings.iter().map(|binding| Listening {
             id: binding.id.clone(),

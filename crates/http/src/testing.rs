@@ -211,9 +211,10 @@ fn generation(modules: Modules, text: &str) -> (Generation, ListenerId) {
     modules.declare(&compiler);
     let http = modules.compile(&compiler, loaded.tree.root());
     assert!(!compiler.has_failed(), "{:?}", compiler.into_diagnostics());
-    let mut http = http.expect("what fails is reported");
+    let unknown = modules.unknown_variables(&compiler);
+    assert!(unknown.is_empty(), "{unknown:?}");
+    let http = http.expect("what fails is reported");
     let mut generation = Generation::new(compiler.zones.take().finish());
-    http.resolve(&compiler).expect("every variable is known");
     let mut listening = http.add_to(&compiler, &mut generation);
     (generation, listening.remove(0).id)
 }

@@ -40,7 +40,9 @@ pub static ERROR_LOG: Setting<Vec<Directive>> =
             Contexts::MAIN
                 .or(Contexts::HTTP)
                 .or(Contexts::SERVER)
-                .or(Contexts::LOCATION),
+                .or(Contexts::LOCATION)
+                .or(Contexts::STREAM)
+                .or(Contexts::STREAM_SERVER),
         )
         .arity(Arity::at_least(1))
         .default("logs/error.log error")

@@ -20,7 +20,9 @@ pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
     Contexts::HTTP
         .or(Contexts::SERVER)
         .or(Contexts::LOCATION)
-        .or(Contexts::LIMIT_EXCEPT),
+        .or(Contexts::LIMIT_EXCEPT)
+        .or(Contexts::STREAM)
+        .or(Contexts::STREAM_SERVER),
 )
 .inherit(Inherit::List)
 .manual(

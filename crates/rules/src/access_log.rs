@@ -33,8 +33,9 @@ const GZIP_LEVEL: u32 = 1;
 
 /// What gets a line when it has ended: a request, a session.
 pub trait Logged: Context {
-    /// The text of the format `combined`, which is there without being written.
-    const COMBINED: &'static str;
+    /// The text of the format `combined`, where that is there without being written. Where it is
+    /// not, nothing is logged that no line names.
+    const COMBINED: Option<&'static str>;
 
     /// Whether the values of a variable are ours, never missing and need no escaping, in any mode.
     fn is_plain(name: &str) -> bool;
@@ -61,18 +62,21 @@ pub static ACCESS_LOG: Setting<Vec<Directive>> = Setting::new(
         .or(Contexts::SERVER)
         .or(Contexts::LOCATION)
         .or(Contexts::LOCATION_IF)
-        .or(Contexts::LIMIT_EXCEPT),
+        .or(Contexts::LIMIT_EXCEPT)
+        .or(Contexts::STREAM)
+        .or(Contexts::STREAM_SERVER),
 )
 .arity(Arity::at_least(1))
 .default("logs/access.log combined")
 .inherit(Inherit::List)
 .manual(
-    "Where requests are logged and in which `log_format`: a file, or `syslog:` with parameters as \
+    "Where requests and sessions are logged and in which `log_format`: a file, or `syslog:` with parameters as \
      `error_log` has them. Written several times in a scope, each \
      line names one more log; `off` among them turns all of them off. `buffer` holds lines back \
      until that many bytes are there or the time of `flush` is over, per worker thread; `gzip` compresses what leaves together. With variables in the path \
      the file is opened for each line, unless `open_log_file_cache` keeps it open. With `if`, \
-     requests for which the condition is empty or `0` are left out.",
+     requests for which the condition is empty or `0` are left out. In `stream` the format must \
+     be named, and nothing is logged that no line names.",
 );
 
 /// One line of `access_log`.
@@ -348,7 +352,11 @@ impl<C: Logged> Feature for AccessLogs<C> {
         let cache = scope.get(&OPEN_LOG_FILE_CACHE)?.map(Arc::new);
         let mut logs = Vec::new();
         let mut reads_response = false;
-        for directive in scope.get(&ACCESS_LOG)? {
+        let lines = match C::COMBINED {
+            Some(_) => scope.get(&ACCESS_LOG)?,
+            None => scope.written(&ACCESS_LOG)?.unwrap_or_default(),
+        };
+        for directive in lines {
             let Directive::Log {
                 place,
                 word,
@@ -363,6 +371,9 @@ impl<C: Logged> Feature for AccessLogs<C> {
                     reads_response: false,
                 });
             };
+            if format.is_none() && C::COMBINED.is_none() {
+                return Err(Fault::at(&word, "log format is not specified").while_reading());
+            }
             let name = format
                 .as_ref()
                 .map_or(&b"combined"[..], |format| &format.bytes);

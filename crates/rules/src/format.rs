@@ -18,7 +18,7 @@ pub static LOG_FORMAT: Setting<Vec<Written>> = Setting::new(
     &["name [escape=default|json|none] string ..."],
     written,
 )
-.contexts(Contexts::HTTP)
+.contexts(Contexts::HTTP.or(Contexts::STREAM))
 .arity(Arity::at_least(2))
 .inherit(Inherit::List)
 .manual(
@@ -292,16 +292,17 @@ impl<C: Logged> Feature for Formats<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[&LOG_FORMAT];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Formats<C>, Fault> {
-        let mut combined = Vec::new();
-        tokens(C::COMBINED.as_bytes(), &mut combined).map_err(Fault::new)?;
-        let combined = Format::new(compiler, &combined, Escape::Default);
-        let mut formats = Formats {
-            all: vec![Named {
+        let mut formats = Formats { all: Vec::new() };
+        if let Some(text) = C::COMBINED {
+            let mut combined = Vec::new();
+            tokens(text.as_bytes(), &mut combined).map_err(Fault::new)?;
+            let combined = Format::new(compiler, &combined, Escape::Default);
+            formats.all.push(Named {
                 name: Box::from(*b"combined"),
                 format: Arc::new(combined),
                 order: 0,
-            }],
-        };
+            });
+        }
         // Each fault is reported here and once, not by every `access_log` that uses formats.
         let written = scope.written(&LOG_FORMAT).unwrap_or_else(|fault| {
             compiler.report(fault);

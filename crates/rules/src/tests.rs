@@ -143,7 +143,7 @@ impl Context for Session {
 }
 
 impl Logged for Session {
-    const COMBINED: &'static str = "[$pid] \"$said\"";
+    const COMBINED: Option<&'static str> = Some("[$pid] \"$said\"");
 
     fn is_plain(name: &str) -> bool {
         name == "pid"

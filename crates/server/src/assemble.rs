@@ -54,14 +54,13 @@ pub(crate) fn compile_with(
     let root = tree.root();
     parts.iter().for_each(|part| part.declare(&compiler));
     let compiled = parts.iter().map(|part| part.compile(&compiler, root));
-    let mut compiled: Vec<_> = compiled.collect();
+    let compiled: Vec<_> = compiled.collect();
     let error_log = compiler.feature_or_report::<ErrorLog>(root);
     let events = compiler.feature_or_report::<Events>(crate::events::scope(root));
-    for part in compiled.iter_mut().flatten() {
-        if let Err(unknown) = part.resolve(&compiler) {
-            let names = Unknown::new(&unknown, tree);
-            names.faults().for_each(|fault| compiler.report(fault));
-        }
+    for part in parts {
+        let unknown = part.unknown_variables(&compiler);
+        let names = Unknown::new(&unknown, tree);
+        names.faults().for_each(|fault| compiler.report(fault));
     }
     let compiled: Option<Vec<_>> = compiled.into_iter().collect();
     let (Some(compiled), Some(error_log), Some(events), false) =
@@ -72,9 +71,20 @@ pub(crate) fn compile_with(
     let mut generation = Generation::new(compiler.zones.take().finish());
     let logs = compiler.registries.take::<LogTable>().into_files();
     generation.add(events.debug_connections.clone());
-    let mut listening = Vec::new();
+    let mut listening: Vec<Listening> = Vec::new();
     for part in compiled {
-        listening.extend(part.add_to(&compiler, &mut generation));
+        for socket in part.add_to(&compiler, &mut generation) {
+            if listening.iter().any(|other| other.id == socket.id) {
+                let address = &socket.options.address;
+                let text = format!("bind() to {address} failed (98: Address already in use)");
+                let hint = "servers of two protocols listen on this address";
+                compiler.report(conf::Fault::new(text).with_hint(hint));
+            }
+            listening.push(socket);
+        }
+    }
+    if compiler.has_failed() {
+        return Err(compiler.into_diagnostics());
     }
     generation.add(OpenLogs(logs.clone()));
     generation.add(MainLog(Arc::clone(&error_log)));

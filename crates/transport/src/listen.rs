@@ -126,9 +126,17 @@ pub fn default_listen(privileged: bool) -> Listen {
 
 /// Every address that a `server` block names, or the one that it has without `listen`.
 pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Listen>, Fault> {
-    let Some(lines) = server.own(&LISTEN)? else {
-        return Ok(vec![default_listen(compiler.privileged)]);
-    };
+    match server.own(&LISTEN)? {
+        Some(lines) => addresses(compiler, lines),
+        None => Ok(vec![default_listen(compiler.privileged)]),
+    }
+}
+
+/// Every address that these lines of a `server` block name.
+///
+/// # Errors
+/// An address that is named twice, a host that is not found.
+pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Listen>, Fault> {
     let mut all: Vec<Listen> = Vec::new();
     for Written { listen, place } in lines {
         let addresses = match place {
@@ -176,12 +184,59 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
             );
         }
-        all.push(listen(&line.args)?);
+        all.push(listen(&line.args, HTTP_PORT, of_http)?);
     }
     Ok(all)
 }
 
-fn listen(args: &[Word]) -> Result<Written, Fault> {
+/// Whether a protocol takes an option that not all of them have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has been noted.
+    Yes,
+    /// nginx has it for this protocol; Tidegate does not yet.
+    NotYet,
+    /// It is none of the protocol's.
+    Unknown,
+}
+
+/// Takes an option without a value, by its name, that not all protocols have.
+pub type TakeOption = fn(&mut Listen, &str) -> Taken;
+
+/// Reads lines of a protocol's `listen`, with its port for lines that name none, and the options
+/// that it adds.
+///
+/// # Errors
+/// nginx's, at the word that is wrong.
+pub fn lines(
+    setter: &Setter<'_>,
+    default_port: u16,
+    own: TakeOption,
+) -> Result<Vec<Written>, Fault> {
+    let lines = setter.lines().iter();
+    lines
+        .map(|line| listen(&line.args, default_port, own))
+        .collect()
+}
+
+/// HTTP's port, of a line that names none.
+const HTTP_PORT: u16 = 80;
+
+/// The options that only HTTP has.
+fn of_http(listen: &mut Listen, name: &str) -> Taken {
+    match name {
+        "default_server" | "default" => listen.default_server = true,
+        "proxy_protocol" => listen.protocols.proxy_protocol = true,
+        "ssl" => listen.protocols.ssl = true,
+        // `listens` says that it is deprecated.
+        "http2" => listen.protocols.http2 = true,
+        "quic" => return Taken::NotYet,
+        _ => return Taken::Unknown,
+    }
+    Taken::Yes
+}
+
+fn listen(args: &[Word], default_port: u16, own: TakeOption) -> Result<Written, Fault> {
     let Some((first, rest)) = args.split_first() else {
         return Err(Fault::new(
             "invalid number of arguments in \"listen\" directive",
@@ -195,14 +250,14 @@ fn listen(args: &[Word]) -> Result<Written, Fault> {
         protocols: Protocols::default(),
         word: Some(first.clone()),
     };
-    let place = place(&first.text()).map_err(|error| misplaced(&listen, error))?;
+    let place = place(&first.text(), default_port).map_err(|error| misplaced(&listen, error))?;
     for word in rest {
-        option(&mut listen, word)?;
+        option(&mut listen, word, own)?;
     }
     Ok(Written { listen, place })
 }
 
-fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
+fn option(listen: &mut Listen, word: &Word, own: TakeOption) -> Result<(), Fault> {
     let text = word.text();
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -223,14 +278,6 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
     };
     let options = &mut listen.options;
     match (name, value) {
-        ("default_server" | "default", None) => {
-            listen.default_server = true;
-            return Ok(());
-        }
-        ("proxy_protocol", None) => {
-            listen.protocols.proxy_protocol = true;
-            return Ok(());
-        }
         ("bind", None) => {}
         ("deferred", None) => options.deferred = true,
         ("reuseport", None) => options.reuseport = true,
@@ -265,18 +312,16 @@ fn option(listen: &mut Listen, word: &Word) -> Result<(), Fault> {
             let text = format!("the \"{name}\" parameter is not supported on this platform");
             return Err(Fault::at(word, text));
         }
-        ("ssl", None) => {
-            listen.protocols.ssl = true;
-            return Ok(());
-        }
-        // `listens` says that it is deprecated.
-        ("http2", None) => {
-            listen.protocols.http2 = true;
-            return Ok(());
-        }
-        ("quic", None) => {
-            let text = format!("the \"{name}\" parameter is not supported by this version yet");
-            return Err(Fault::at(word, text));
+        (name, None) => {
+            return match own(listen, name) {
+                Taken::Yes => Ok(()),
+                Taken::NotYet => {
+                    let text =
+                        format!("the \"{name}\" parameter is not supported by this version yet");
+                    Err(Fault::at(word, text))
+                }
+                Taken::Unknown => Err(Fault::at(word, format!("invalid parameter \"{text}\""))),
+            };
         }
         _ => return Err(Fault::at(word, format!("invalid parameter \"{text}\""))),
     }
@@ -320,7 +365,7 @@ fn keepalive(value: &str) -> Option<KeepAlive> {
 }
 
 /// What the first word of a `listen` names. The error is nginx's short reason.
-fn place(text: &str) -> Result<Place, &'static str> {
+fn place(text: &str, default_port: u16) -> Result<Place, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket");
@@ -332,7 +377,7 @@ fn place(text: &str) -> Result<Place, &'static str> {
         let ports = match rest.strip_prefix(':') {
             _ if rest.contains('/') => return Err("invalid host"),
             Some(ports) => parse_ports(ports)?,
-            None if rest.is_empty() => 80..=80,
+            None if rest.is_empty() => default_port..=default_port,
             None => return Err("invalid host"),
         };
         if ip.is_empty() {
@@ -347,7 +392,7 @@ fn place(text: &str) -> Result<Place, &'static str> {
     let (host, ports) = match text.split_once(':') {
         Some((host, ports)) => (host, parse_ports(ports)?),
         None if is_ports(text) => ("*", parse_ports(text)?),
-        None => (text, 80..=80),
+        None => (text, default_port..=default_port),
     };
     let ip = match host {
         "" => return Err("no host"),

@@ -25,7 +25,7 @@ use framework::network::{Cidr, parse_address, parse_ipv4, stray_bits};
 /// `geo`.
 pub static GEO: Setting<()> =
     Setting::new("geo", &["[$address] $variable { ... }"], parse::nothing)
-        .contexts(Contexts::HTTP)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
         .arity(Arity::between(1, 2))
         .inherit(Inherit::Block)
         .free_block()

@@ -23,7 +23,7 @@ use crate::{Compiling as _, Context, Regex, Source, Text, Value};
 
 /// `map string $variable { … }`
 pub static MAP: Setting<()> = Setting::new("map", &["string $variable { ... }"], parse::nothing)
-    .contexts(Contexts::HTTP)
+    .contexts(Contexts::HTTP.or(Contexts::STREAM))
     .arity(Arity::exactly(2))
     .inherit(Inherit::Block)
     .free_block()
@@ -37,7 +37,7 @@ pub static MAP: Setting<()> = Setting::new("map", &["string $variable { ... }"],
 /// `map_hash_max_size size`
 pub static MAP_HASH_MAX_SIZE: Setting<u64> =
     Setting::new("map_hash_max_size", &["size"], parse::number)
-        .contexts(Contexts::HTTP)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
         .default("2048")
         .no_effect("hash tables of maps grow by themselves")
         .manual("The largest size of nginx's hash tables for maps.");
@@ -45,7 +45,7 @@ pub static MAP_HASH_MAX_SIZE: Setting<u64> =
 /// `map_hash_bucket_size size`
 pub static MAP_HASH_BUCKET_SIZE: Setting<u64> =
     Setting::new("map_hash_bucket_size", &["size"], parse::number)
-        .contexts(Contexts::HTTP)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
         .default("64")
         .no_effect("hash tables of maps have no buckets of a fixed size")
         .manual("The size of a bucket in nginx's hash tables for maps.");

@@ -22,7 +22,7 @@ pub static SPLIT_CLIENTS: Setting<()> = Setting::new(
     &["string $variable { ... }"],
     parse::nothing,
 )
-.contexts(Contexts::HTTP)
+.contexts(Contexts::HTTP.or(Contexts::STREAM))
 .arity(Arity::exactly(2))
 .inherit(Inherit::Block)
 .free_block()

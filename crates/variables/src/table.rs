@@ -288,6 +288,13 @@ impl<C: 'static> TableBuilder<C> {
         awaited.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Names that nothing defines so far.
+    pub fn unknown(&self) -> Vec<Box<str>> {
+        let mut names = self.awaited();
+        names.retain(|name| self.find_builtin(name).is_none());
+        names
+    }
+
     /// The table, or the names that no line defines.
     pub fn finish(self) -> Result<Table<C>, Vec<Box<str>>> {
         let mut unknown = Vec::new();

@@ -61,8 +61,10 @@ const OF_REQUEST: [&str; 31] = [
 ];
 
 impl Logged for Request {
-    const COMBINED: &'static str = "$remote_addr - $remote_user [$time_local] \"$request\" \
-        $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+    const COMBINED: Option<&'static str> = Some(
+        "$remote_addr - $remote_user [$time_local] \"$request\" \
+         $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"",
+    );
 
     fn is_plain(name: &str) -> bool {
         PLAIN.contains(&name)

@@ -36,7 +36,13 @@ pub static OPEN_LOG_FILE_CACHE: Setting<Option<Limits>> = Setting::new(
     ],
     limits,
 )
-.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.contexts(
+    Contexts::HTTP
+        .or(Contexts::SERVER)
+        .or(Contexts::LOCATION)
+        .or(Contexts::STREAM)
+        .or(Contexts::STREAM_SERVER),
+)
 .arity(Arity::between(1, 4))
 .default("off")
 .manual(

@@ -63,16 +63,16 @@ impl ProtocolPart for EchoPart {
         Some(Box::new(Compiled(listening.collect())))
     }
 
+    fn unknown_variables(&self, _: &Compiler<'_>) -> Vec<Box<str>> {
+        Vec::new()
+    }
+
     fn door(&self) -> Rc<dyn Door> {
         Rc::new(EchoDoor)
     }
 }
 
 impl CompiledPart for Compiled {
-    fn resolve(&mut self, _: &Compiler<'_>) -> Result<(), Vec<Box<str>>> {
-        Ok(())
-    }
-
     fn add_to(self: Box<Self>, _: &Compiler<'_>, generation: &mut Generation) -> Vec<Listening> {
         let ids = self.0.iter().map(|socket| socket.id.clone());
         generation.add(Echoes(ids.collect()));

@@ -1,0 +1,37 @@
+//! The door of addresses of the `stream` block.
+
+use std::rc::Rc;
+
+use framework::door::{Accepted, Door, ListenerId};
+use framework::generation::Local;
+
+use crate::connection::Connection;
+use crate::plan::StreamLocal;
+use crate::session;
+
+/// The door of a thread.
+pub(crate) fn door() -> Rc<dyn Door> {
+    Rc::new(StreamDoor)
+}
+
+struct StreamDoor;
+
+impl Door for StreamDoor {
+    fn connected(&self, accepted: Accepted) {
+        let worker = Rc::clone(&accepted.worker);
+        let connection = Rc::new(Connection::new(accepted));
+        let registered = worker.register(&connection);
+        engine::spawn(session::serve(connection, registered));
+    }
+
+    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+        StreamLocal::of(local).binding(listener).is_some()
+    }
+
+    // There is no word that a client of any protocol would understand.
+    fn turned_away(&self) -> &'static [u8] {
+        b""
+    }
+
+    fn forget(&self) {}
+}

@@ -1,0 +1,19 @@
+//! The TCP proxy: the `stream` block, and a session for each connection of a client.
+//!
+//! Read in this order: [`session::serve`] is a session's way from its connection to its log line;
+//! `proxy/` asks the peers of a group and `proxy/relay.rs` carries bytes between both ends;
+//! `compile.rs` makes servers of the block. [`part::STREAM`] is what the rest of the server sees.
+//!
+//! Deliberately not here: `allow` and `deny`, formats of logs, `map` and its like, which any
+//! protocol has (`rules`, `variables`), and which peer is asked (`upstream`).
+
+mod compile;
+mod connection;
+mod door;
+pub mod part;
+mod plan;
+mod proxy;
+mod returned;
+mod session;
+mod subject;
+mod variables;

@@ -1,0 +1,97 @@
+//! Stream's part of a server: its directives, its block, and the door behind its addresses.
+
+use std::rc::Rc;
+
+use conf::ScopeRef;
+use framework::compile::Compiler;
+use framework::door::Door;
+use framework::generation::Generation;
+use framework::network::DebugConnections;
+use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use variables::{Find, TableBuilder, process};
+
+use crate::plan::Stream;
+use crate::session::Session;
+use crate::{compile, door, proxy, returned};
+
+/// The part.
+pub const STREAM: &dyn ProtocolPart = &Part;
+
+/// Where the variables of sessions are found that are there without being defined.
+const VARIABLES: &[Find<Session>] = &[
+    crate::variables::find,
+    proxy::variables::find,
+    transport::client::find,
+    process::find,
+];
+
+struct Part;
+
+impl ProtocolPart for Part {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn directives(&self) -> Vec<Directives> {
+        vec![
+            compile::DIRECTIVES,
+            proxy::settings::DIRECTIVES,
+            returned::DIRECTIVES,
+        ]
+    }
+
+    fn module_names(&self) -> Vec<&'static str> {
+        vec!["ngx_stream_module"]
+    }
+
+    fn has_variable(&self, name: &str) -> bool {
+        VARIABLES.iter().any(|find| find(name).is_some())
+    }
+
+    fn declare(&self, compiler: &Compiler<'_>) {
+        let variables = compiler.registry::<TableBuilder<Session>>();
+        variables.borrow_mut().builtins = VARIABLES.into();
+    }
+
+    fn compile(
+        &self,
+        compiler: &Compiler<'_>,
+        root: ScopeRef<'_>,
+    ) -> Option<Box<dyn CompiledPart>> {
+        Some(Box::new(Compiled(compile::stream(compiler, root)?)))
+    }
+
+    fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
+        compiler
+            .registry::<TableBuilder<Session>>()
+            .borrow()
+            .unknown()
+    }
+
+    fn door(&self) -> Rc<dyn Door> {
+        door::door()
+    }
+}
+
+/// The compiled `stream` block on its way into a generation.
+struct Compiled(Stream);
+
+impl CompiledPart for Compiled {
+    fn add_to(
+        mut self: Box<Self>,
+        compiler: &Compiler<'_>,
+        generation: &mut Generation,
+    ) -> Vec<Listening> {
+        // Names that nothing defines have been reported before.
+        let variables = compiler.registries.take::<TableBuilder<Session>>();
+        self.0.variables = variables.finish().unwrap_or_default();
+        self.0.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
+        let listening = self.0.bindings.iter().map(|binding| Listening {
+            id: binding.id.clone(),
+            options: binding.options.clone(),
+        });
+        let listening = listening.collect();
+        generation.add(self.0);
+        listening
+    }
+}

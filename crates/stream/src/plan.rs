@@ -1,0 +1,117 @@
+//! What the `stream` block compiles to: servers, and the addresses that they are reached at.
+
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use engine::net::{Address, ListenOptions};
+use framework::door::ListenerId;
+use framework::generation::Local;
+use framework::network::DebugConnections;
+use framework::slot::{OfThread, Slot, ThreadGeneration};
+use logs::ErrorLog;
+use rules::access::Access;
+use rules::access_log::AccessLogs;
+use variables::{Scope, Table};
+
+use crate::proxy::settings::Proxy;
+use crate::returned::Return;
+use crate::session::Session;
+
+/// One `server`.
+pub(crate) struct Server {
+    pub(crate) error_log: Arc<ErrorLog>,
+    pub(crate) access_logs: Arc<AccessLogs<Session>>,
+    pub(crate) access: Arc<Access>,
+    /// `tcp_nodelay`
+    pub(crate) tcp_nodelay: bool,
+    pub(crate) content: Content,
+}
+
+/// What a server does with a session that may go on.
+pub(crate) enum Content {
+    /// `return`
+    Return(Return),
+    /// `proxy_pass`
+    Proxy(Box<Proxy>),
+    /// Nothing: as in nginx its sessions are closed.
+    Nothing,
+}
+
+/// One listening socket and the servers behind it.
+pub(crate) struct Binding {
+    pub(crate) id: ListenerId,
+    pub(crate) options: ListenOptions,
+    /// Serves connections to any address that is not among `specific`.
+    pub(crate) server: Arc<Server>,
+    /// Servers of single addresses whose connections the same socket takes.
+    pub(crate) specific: Vec<(Address, Arc<Server>)>,
+}
+
+impl Binding {
+    /// The server for a connection whose own end is `local`.
+    pub(crate) fn server_for(&self, local: impl FnOnce() -> Address) -> Arc<Server> {
+        if self.specific.is_empty() {
+            return Arc::clone(&self.server);
+        }
+        let local = local();
+        let found = self.specific.iter().find(|(address, _)| *address == local);
+        Arc::clone(found.map_or(&self.server, |(_, server)| server))
+    }
+}
+
+/// The compiled `stream` block.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) bindings: Vec<Binding>,
+    pub(crate) variables: Table<Session>,
+    pub(crate) debug_connections: Arc<DebugConnections>,
+}
+
+impl Stream {
+    /// What is behind a listening socket; `None` where this configuration does not have the socket
+    /// for stream.
+    pub(crate) fn binding(&self, id: &ListenerId) -> Option<&Binding> {
+        self.bindings.iter().find(|binding| binding.id == *id)
+    }
+}
+
+/// The `stream` block as one thread serves by it. Sessions hold the block by `Rc`: no counter that
+/// other threads touch is in their way.
+pub(crate) struct StreamLocal(Arc<Stream>);
+
+impl StreamLocal {
+    /// That of a thread and generation.
+    pub(crate) fn of(local: &Local) -> Rc<StreamLocal> {
+        Rc::clone(&local.at(&STREAM).borrow().0)
+    }
+}
+
+impl Deref for StreamLocal {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.0
+    }
+}
+
+impl Scope<Session> for StreamLocal {
+    fn variables(&self) -> &Table<Session> {
+        &self.0.variables
+    }
+}
+
+static STREAM: Slot<Room, ThreadGeneration> = Slot::new();
+
+struct Room(Rc<StreamLocal>);
+
+impl OfThread for Room {
+    fn begin(local: &Local) -> Room {
+        // A generation without a `stream` block has no servers.
+        Room(Rc::new(StreamLocal(
+            local.generation.part().unwrap_or_default(),
+        )))
+    }
+
+    fn retire(&mut self) {}
+}

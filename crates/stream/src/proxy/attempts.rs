@@ -1,0 +1,43 @@
+//! Tries of a session at upstream peers: for `$upstream_*` and log lines.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+/// One try at one peer.
+pub(crate) struct Attempt {
+    /// The peer's address, or the group's name where none was left to be asked.
+    pub(crate) peer: Bytes,
+    pub(crate) began: Instant,
+    /// Until the connection stood; `None` where it never did.
+    pub(crate) connect_time: Option<Duration>,
+    /// Until the peer's first byte.
+    pub(crate) first_byte_time: Cell<Option<Duration>>,
+    /// Until the peer was done with, once it is.
+    pub(crate) session_time: Option<Duration>,
+    /// Bytes received from the peer.
+    pub(crate) received: Cell<u64>,
+    /// Bytes sent to the peer.
+    pub(crate) sent: Cell<u64>,
+}
+
+impl Attempt {
+    /// A try that begins now.
+    pub(crate) fn at(peer: Bytes) -> Attempt {
+        Attempt {
+            peer,
+            began: engine::now(),
+            connect_time: None,
+            first_byte_time: Cell::new(None),
+            session_time: None,
+            received: Cell::new(0),
+            sent: Cell::new(0),
+        }
+    }
+
+    /// The time since the try began.
+    pub(crate) fn elapsed(&self) -> Duration {
+        engine::now().saturating_duration_since(self.began)
+    }
+}

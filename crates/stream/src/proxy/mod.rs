@@ -1,0 +1,208 @@
+//! `proxy_pass`: a session is passed on to a peer of a group.
+//!
+//! Peers are tried until one can be connected to; then bytes are carried both ways ([`relay`]).
+
+pub(crate) mod attempts;
+mod relay;
+pub(crate) mod settings;
+pub(crate) mod variables;
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use engine::net::{Address, ConnectStep, SocketOptions, connect_with};
+use framework::address;
+use logs::{Errno, Printable};
+use transport::Transport;
+use upstream::{Group, Lease, Selection};
+
+use crate::session::{Session, Status};
+use crate::subject::WithoutFields;
+use attempts::Attempt;
+use settings::{Proxy, Target};
+
+/// A connection to a peer, which counts as having the session until this is dropped.
+struct Upstream {
+    transport: Transport,
+    _lease: Option<Lease>,
+}
+
+/// Passes the session on; how it ends.
+pub(crate) async fn serve(session: &mut Session, settings: &Proxy) -> Status {
+    let group = match &settings.target {
+        Target::Group(group) => Arc::clone(group),
+        Target::Text(text) => {
+            let mut address = Vec::new();
+            text.append_to(session, &mut address);
+            match group_at(session, &address) {
+                Some(group) => group,
+                None => return Status::InternalServerError,
+            }
+        }
+    };
+    let upstream = match connect(session, settings, &group).await {
+        Ok(upstream) => upstream,
+        Err(status) => return status,
+    };
+    session.doing = " while proxying connection";
+    relay::run(session, settings, &upstream.transport).await;
+    note_end(session);
+    Status::Ok
+}
+
+/// The group of the one server whose address variables have given.
+fn group_at(session: &Session, text: &[u8]) -> Option<Arc<Group>> {
+    let shown = Printable(text);
+    let written = match address::parse(text) {
+        Ok(written) => written,
+        Err(why) => {
+            logs::error!(session, Error, "{why} in upstream \"{shown}\"");
+            return None;
+        }
+    };
+    if written.port.is_none() && !written.unix {
+        let name = Printable(written.name);
+        logs::error!(session, Error, "no port in upstream \"{name}\"");
+        return None;
+    }
+    let Some(address) = written.literal(0) else {
+        let name = Printable(written.name);
+        logs::error!(session, Error, "no resolver defined to resolve {name}");
+        return None;
+    };
+    Some(Group::of_one(Bytes::copy_from_slice(text), address))
+}
+
+/// Tries the peers of a group until there is a connection to one.
+async fn connect(
+    session: &mut Session,
+    settings: &Proxy,
+    group: &Arc<Group>,
+) -> Result<Upstream, Status> {
+    let client = session.connection.peer().ip();
+    let tries = settings.next_upstream_tries;
+    let mut selection = Selection::new(group, tries).by_client(client);
+    let began = engine::now();
+    session.doing = " while connecting to upstream";
+    loop {
+        let chosen = selection.next(engine::now());
+        let chosen = chosen.map(|peer| (peer.address.clone(), peer.name.clone()));
+        note_end(session);
+        let Some((address, name)) = chosen else {
+            session.attempts.push(Attempt::at(group.name.clone()));
+            logs::error!(session, Error, "no live upstreams");
+            return Err(Status::BadGateway);
+        };
+        session.attempts.push(Attempt::at(name));
+        match try_peer(session, settings, &address).await? {
+            Ok(transport) => {
+                selection.connected();
+                return Ok(Upstream {
+                    transport,
+                    _lease: selection.answered(),
+                });
+            }
+            Err(()) => {
+                if selection.failed(engine::now()).disabled {
+                    logs::error!(session, Warn, "upstream server temporarily disabled");
+                }
+            }
+        }
+        if !may_try_next(settings, &selection, began) {
+            note_end(session);
+            return Err(Status::BadGateway);
+        }
+    }
+}
+
+/// Whether another peer is tried, as nginx's `ngx_stream_proxy_next_upstream` decides.
+fn may_try_next(settings: &Proxy, selection: &Selection, began: Instant) -> bool {
+    let timeout = settings.next_upstream_timeout;
+    let elapsed = engine::now().saturating_duration_since(began);
+    selection.tries_left() > 0 && settings.next_upstream && (timeout.is_zero() || elapsed < timeout)
+}
+
+/// Connects to one peer. The inner error is logged, and tells of the peer; the outer one ends the
+/// session.
+async fn try_peer(
+    session: &mut Session,
+    settings: &Proxy,
+    address: &Address,
+) -> Result<Result<Transport, ()>, Status> {
+    let options = SocketOptions {
+        keepalive: settings.socket_keepalive,
+        ..SocketOptions::default()
+    };
+    let deadline = engine::now() + settings.connect_timeout;
+    // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.
+    let stream = match connect_with(address, &options, Some(deadline)).await {
+        Ok(stream) => stream,
+        Err(failed) if failed.step == ConnectStep::Connect => {
+            tell_failure(session, address, &failed.error);
+            return Ok(Err(()));
+        }
+        // No peer can do anything about a lack of descriptors.
+        Err(failed) => {
+            let error = Errno(&failed.error);
+            logs::error!(session, Alert, "socket() failed {error}");
+            return Err(Status::InternalServerError);
+        }
+    };
+    let transport = Transport::from(stream);
+    if session.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
+        transport.set_nodelay(true);
+    }
+    if let Some(attempt) = session.attempts.last_mut() {
+        attempt.connect_time = Some(attempt.elapsed());
+    }
+    logs::error!(
+        &WithoutFields(session),
+        Info,
+        "proxy {} connected to {address}",
+        transport.local()
+    );
+    Ok(Ok(transport))
+}
+
+/// Logs why there is no connection. As in nginx the failure of a call that ends at once names the
+/// address, and is critical unless it tells of the peer alone.
+fn tell_failure(session: &Session, address: &Address, error: &io::Error) {
+    if error.kind() == ErrorKind::TimedOut {
+        logs::error!(
+            session,
+            Error,
+            "upstream timed out (110: Connection timed out)"
+        );
+        return;
+    }
+    let is_of_peer = matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::WouldBlock
+    );
+    let shown = Errno(error);
+    match address {
+        Address::Inet(_) if is_of_peer => {
+            logs::error!(session, Error, "connect() failed {shown}");
+        }
+        _ if is_of_peer => {
+            logs::error!(session, Error, "connect() to {address} failed {shown}");
+        }
+        _ => logs::error!(session, Crit, "connect() to {address} failed {shown}"),
+    }
+}
+
+/// The try under way, if there is one, is over.
+fn note_end(session: &mut Session) {
+    if let Some(attempt) = session.attempts.last_mut()
+        && attempt.session_time.is_none()
+    {
+        attempt.session_time = Some(attempt.elapsed());
+    }
+}

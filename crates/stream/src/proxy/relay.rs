@@ -1,0 +1,254 @@
+//! Bytes both ways between a client and its peer, until one end closes (with `proxy_half_close`,
+//! until both do) or both are silent for too long.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+
+use engine::select::{Either, either};
+use transport::Transport;
+
+use super::settings::Proxy;
+use crate::session::Session;
+use crate::subject::{Counts, WithoutFields};
+
+/// Why no more bytes are carried one way.
+enum Ended {
+    /// Their sender has closed its way to us, or its connection has failed: nginx tells no
+    /// difference. Everything of it has been taken.
+    Closed,
+    /// Nothing came or left either way for too long.
+    Silence,
+}
+
+/// An end of the session.
+#[derive(Clone, Copy)]
+enum Side {
+    Client,
+    Upstream,
+}
+
+/// One of the two ways.
+struct Way<'a> {
+    from: &'a Transport,
+    to: &'a Transport,
+    /// Bytes received from the sender.
+    received: &'a Cell<u64>,
+    /// Bytes that the receiver has taken.
+    sent: &'a Cell<u64>,
+    /// Bytes a second; 0 is no limit.
+    rate: u64,
+    settings: &'a Proxy,
+    began: Instant,
+    /// When a byte was last carried either way.
+    active: &'a Cell<Instant>,
+    /// Ways that are held back by their rate: meanwhile the session is not silent.
+    held_back: &'a Cell<u8>,
+    /// The time until the sender's first byte is kept here, where that is asked for.
+    first_byte: Option<&'a Cell<Option<Duration>>>,
+}
+
+/// Carries bytes both ways, and logs how that ends.
+pub(super) async fn run(session: &Session, settings: &Proxy, upstream: &Transport) {
+    let Some(attempt) = session.attempts.last() else {
+        return;
+    };
+    let client = &session.connection.transport;
+    let began = engine::now();
+    let active = Cell::new(began);
+    let held_back = Cell::new(0);
+    let up = Way {
+        from: client,
+        to: upstream,
+        received: &session.received,
+        sent: &attempt.sent,
+        rate: settings.upload_rate,
+        settings,
+        began,
+        active: &active,
+        held_back: &held_back,
+        first_byte: None,
+    };
+    let down = Way {
+        from: upstream,
+        to: client,
+        received: &attempt.received,
+        sent: &session.sent,
+        rate: settings.download_rate,
+        began: attempt.began,
+        first_byte: Some(&attempt.first_byte_time),
+        ..up
+    };
+    let (side, ended) = if settings.half_close {
+        both(&up, &down).await
+    } else {
+        match either(up.carry(), down.carry()).await {
+            Either::First(ended) => (Side::Client, ended),
+            Either::Second(ended) => (Side::Upstream, ended),
+        }
+    };
+    up.note_sent();
+    down.note_sent();
+    tell(session, side, &ended);
+}
+
+/// Goes on until both ends have closed; which of them was the last.
+async fn both(up: &Way<'_>, down: &Way<'_>) -> (Side, Ended) {
+    let (mut upwards, mut downwards) = (std::pin::pin!(up.carry()), std::pin::pin!(down.carry()));
+    match either(upwards.as_mut(), downwards.as_mut()).await {
+        Either::First(Ended::Closed) => {
+            up.to.shutdown_write();
+            (Side::Upstream, downwards.await)
+        }
+        Either::Second(Ended::Closed) => {
+            down.to.shutdown_write();
+            (Side::Client, upwards.await)
+        }
+        Either::First(ended) => (Side::Client, ended),
+        Either::Second(ended) => (Side::Upstream, ended),
+    }
+}
+
+fn tell(session: &Session, side: Side, ended: &Ended) {
+    let side = match (ended, side) {
+        (Ended::Silence, _) => {
+            logs::error!(
+                session,
+                Info,
+                "connection timed out (110: Connection timed out)"
+            );
+            return;
+        }
+        (Ended::Closed, Side::Client) => "client",
+        (Ended::Closed, Side::Upstream) => "upstream",
+    };
+    let counts = Counts(session);
+    logs::error!(&WithoutFields(session), Info, "{side} disconnected{counts}");
+}
+
+impl Way<'_> {
+    /// Carries bytes until their sender closes and the receiver has taken all of them, or until
+    /// there is silence. Each way waits for its own receiver alone, so that an end which does not
+    /// read holds up nothing else.
+    async fn carry(&self) -> Ended {
+        loop {
+            match self.receive().await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(ended) => return ended,
+            }
+            if self.to.backlog() > self.settings.buffer_size
+                && let Err(ended) = self.wait_for_receiver(self.settings.buffer_size).await
+            {
+                return ended;
+            }
+            self.pace().await;
+        }
+        match self.wait_for_receiver(0).await {
+            Ok(()) => Ended::Closed,
+            Err(ended) => ended,
+        }
+    }
+
+    /// Receives once and passes what has come on. False at the end of what the sender has to say.
+    async fn receive(&self) -> Result<bool, Ended> {
+        let timeout = self.settings.timeout;
+        loop {
+            let deadline = self.active.get() + timeout;
+            match self.from.recv(Some(deadline)).await {
+                Ok(buffer) if buffer.is_empty() => return Ok(false),
+                Ok(buffer) => {
+                    self.active.set(engine::now());
+                    self.received.set(self.received.get() + buffer.len() as u64);
+                    self.note_first_byte();
+                    self.to.push(buffer.into_bytes());
+                    self.to.start_send();
+                    self.note_sent();
+                    return Ok(true);
+                }
+                Err(error) if is_timeout(&error) => {
+                    if self.is_silent() {
+                        return Err(Ended::Silence);
+                    }
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// Waits until no more than `limit` bytes wait for the receiver, as long as it takes some of
+    /// them in time. A receiver that has gone wants nothing any more.
+    async fn wait_for_receiver(&self, limit: usize) -> Result<(), Ended> {
+        let timeout = self.settings.timeout;
+        let mut backlog = self.to.backlog();
+        while backlog > limit {
+            let deadline = self.active.get() + timeout;
+            match either(self.to.drained(limit), engine::sleep_until(deadline)).await {
+                Either::First(Ok(())) => {
+                    self.active.set(engine::now());
+                    break;
+                }
+                Either::First(Err(_)) => return Err(Ended::Closed),
+                Either::Second(()) => {
+                    let left = self.to.backlog();
+                    if left < backlog {
+                        self.active.set(engine::now());
+                    } else if self.is_silent() {
+                        return Err(Ended::Silence);
+                    }
+                    backlog = left;
+                }
+            }
+        }
+        self.note_sent();
+        Ok(())
+    }
+
+    /// Waits where more has come than the rate allows so far, as nginx counts: by whole seconds,
+    /// the one under way included.
+    async fn pace(&self) {
+        if self.rate == 0 {
+            return;
+        }
+        let seconds = engine::now()
+            .saturating_duration_since(self.began)
+            .as_secs();
+        let allowed = self.rate.saturating_mul(seconds + 1);
+        let excess = self.received.get().saturating_sub(allowed);
+        if excess > 0 {
+            let wait = excess.saturating_mul(1000) / self.rate + 1;
+            self.held_back.set(self.held_back.get() + 1);
+            engine::sleep(Duration::from_millis(wait)).await;
+            self.held_back.set(self.held_back.get() - 1);
+            self.active.set(engine::now());
+        }
+    }
+
+    /// Whether nothing has been carried for too long, at the end of a wait for that; the other way
+    /// may have been active meanwhile.
+    fn is_silent(&self) -> bool {
+        let now = engine::now();
+        if self.held_back.get() > 0 {
+            self.active.set(now);
+        }
+        now >= self.active.get() + self.settings.timeout
+    }
+
+    /// Counts what the receiver has taken so far.
+    fn note_sent(&self) {
+        let waiting = self.to.backlog() as u64;
+        self.sent.set(self.received.get().saturating_sub(waiting));
+    }
+
+    fn note_first_byte(&self) {
+        if let Some(first_byte) = self.first_byte
+            && first_byte.get().is_none()
+        {
+            first_byte.set(Some(engine::now().saturating_duration_since(self.began)));
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::TimedOut
+}

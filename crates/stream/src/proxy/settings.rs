@@ -1,0 +1,198 @@
+//! What a server says of its upstreams.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html>
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Contexts, Declared, Fault, Part, ScopeRef, Setting, Template, Word, parse};
+use framework::address;
+use framework::compile::Compiler;
+use upstream::Group;
+use variables::{Compiling as _, Text};
+
+use crate::session::Session;
+
+/// Where a directive of a server's upstreams may stand.
+const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
+
+static PROXY_PASS: Setting<Pass> = Setting::new("proxy_pass", &["address"], |setter| {
+    let word = setter.word()?;
+    Ok(Pass {
+        template: Template::parse(word)?,
+        word: word.clone(),
+    })
+})
+.contexts(Contexts::STREAM_SERVER)
+.manual(
+    "The server that sessions are passed on to: host:port, [ipv6]:port or unix:path; variables may \
+     stand for an address. The names of hosts are looked up when the configuration is read.",
+);
+
+static PROXY_CONNECT_TIMEOUT: Setting<Duration> =
+    Setting::new("proxy_connect_timeout", &["time"], parse::milliseconds)
+        .contexts(CONTEXTS)
+        .default("60s")
+        .manual("How long connecting to a server may take.");
+
+static PROXY_TIMEOUT: Setting<Duration> =
+    Setting::new("proxy_timeout", &["time"], parse::milliseconds)
+        .contexts(CONTEXTS)
+        .default("10m")
+        .manual("Silence of both ends for so long ends the session.");
+
+static PROXY_BUFFER_SIZE: Setting<u64> = Setting::new("proxy_buffer_size", &["size"], parse::size)
+    .contexts(CONTEXTS)
+    .default("16k")
+    .manual("Bytes that may wait for one end before no more is read from the other.");
+
+static PROXY_HALF_CLOSE: Setting<bool> =
+    Setting::new("proxy_half_close", &["on | off"], parse::flag)
+        .contexts(CONTEXTS)
+        .default("off")
+        .manual(
+            "Whether an end that has closed its way to us still gets what the other sends. With \
+             `off` the session ends when either end closes.",
+        );
+
+static PROXY_UPLOAD_RATE: Setting<u64> = Setting::new("proxy_upload_rate", &["rate"], parse::size)
+    .contexts(CONTEXTS)
+    .default("0")
+    .manual("Bytes a second that are read from the client, for each session; 0 is no limit.");
+
+static PROXY_DOWNLOAD_RATE: Setting<u64> =
+    Setting::new("proxy_download_rate", &["rate"], parse::size)
+        .contexts(CONTEXTS)
+        .default("0")
+        .manual("Bytes a second that are read from the server, for each session; 0 is no limit.");
+
+static PROXY_NEXT_UPSTREAM: Setting<bool> =
+    Setting::new("proxy_next_upstream", &["on | off"], parse::flag)
+        .contexts(CONTEXTS)
+        .default("on")
+        .manual("Whether the next server is tried where one cannot be connected to.");
+
+static PROXY_NEXT_UPSTREAM_TRIES: Setting<u64> =
+    Setting::new("proxy_next_upstream_tries", &["number"], parse::number)
+        .contexts(CONTEXTS)
+        .default("0")
+        .manual("How many servers are tried; 0 is no limit.");
+
+static PROXY_NEXT_UPSTREAM_TIMEOUT: Setting<Duration> = Setting::new(
+    "proxy_next_upstream_timeout",
+    &["time"],
+    parse::milliseconds,
+)
+.contexts(CONTEXTS)
+.default("0")
+.manual("For how long further servers are tried; 0 is no limit.");
+
+static PROXY_SOCKET_KEEPALIVE: Setting<bool> =
+    Setting::new("proxy_socket_keepalive", &["on | off"], parse::flag)
+        .contexts(CONTEXTS)
+        .default("off")
+        .manual("Whether the kernel looks now and then if the server is still there.");
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
+    &PROXY_PASS,
+    &PROXY_CONNECT_TIMEOUT,
+    &PROXY_TIMEOUT,
+    &PROXY_BUFFER_SIZE,
+    &PROXY_HALF_CLOSE,
+    &PROXY_UPLOAD_RATE,
+    &PROXY_DOWNLOAD_RATE,
+    &PROXY_NEXT_UPSTREAM,
+    &PROXY_NEXT_UPSTREAM_TRIES,
+    &PROXY_NEXT_UPSTREAM_TIMEOUT,
+    &PROXY_SOCKET_KEEPALIVE,
+];
+
+/// A line of `proxy_pass`.
+#[derive(Clone)]
+struct Pass {
+    template: Template,
+    word: Word,
+}
+
+/// Whom sessions are passed on to, and how.
+pub(crate) struct Proxy {
+    pub(crate) target: Target,
+    pub(crate) connect_timeout: Duration,
+    /// Silence of both ends for so long ends the session.
+    pub(crate) timeout: Duration,
+    /// Bytes that may wait for one end before the other is not read on.
+    pub(crate) buffer_size: usize,
+    pub(crate) half_close: bool,
+    /// Bytes a second that are read from the client; 0 is no limit.
+    pub(crate) upload_rate: u64,
+    /// Bytes a second that are read from the server; 0 is no limit.
+    pub(crate) download_rate: u64,
+    pub(crate) next_upstream: bool,
+    /// 0 is no limit.
+    pub(crate) next_upstream_tries: usize,
+    /// Zero is no limit.
+    pub(crate) next_upstream_timeout: Duration,
+    pub(crate) socket_keepalive: bool,
+}
+
+/// Whom sessions are passed on to.
+pub(crate) enum Target {
+    /// These servers.
+    Group(Arc<Group>),
+    /// The server at the address that the text gives.
+    Text(Text<Session>),
+}
+
+/// What a server says of its upstreams, if it passes sessions on, and the place of its
+/// `proxy_pass`.
+pub(crate) fn of_server(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+) -> Result<Option<(Proxy, u32)>, Fault> {
+    let Some(pass) = server.own(&PROXY_PASS)? else {
+        return Ok(None);
+    };
+    let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let place = server
+        .own_lines(&PROXY_PASS.spec)
+        .last()
+        .map(|line| line.sequence());
+    let proxy = Proxy {
+        target: target(compiler, &pass)?,
+        connect_timeout: server.get(&PROXY_CONNECT_TIMEOUT)?,
+        timeout: server.get(&PROXY_TIMEOUT)?,
+        buffer_size: count(server.get(&PROXY_BUFFER_SIZE)?),
+        half_close: server.get(&PROXY_HALF_CLOSE)?,
+        upload_rate: server.get(&PROXY_UPLOAD_RATE)?,
+        download_rate: server.get(&PROXY_DOWNLOAD_RATE)?,
+        next_upstream: server.get(&PROXY_NEXT_UPSTREAM)?,
+        next_upstream_tries: count(server.get(&PROXY_NEXT_UPSTREAM_TRIES)?),
+        next_upstream_timeout: server.get(&PROXY_NEXT_UPSTREAM_TIMEOUT)?,
+        socket_keepalive: server.get(&PROXY_SOCKET_KEEPALIVE)?,
+    };
+    Ok(Some((proxy, place.unwrap_or_default())))
+}
+
+fn target(compiler: &Compiler<'_>, pass: &Pass) -> Result<Target, Fault> {
+    let Pass { template, word } = pass;
+    if template
+        .parts
+        .iter()
+        .any(|part| !matches!(part, Part::Literal(_)))
+    {
+        return Ok(Target::Text(compiler.text(template)));
+    }
+    let fault = |text: &str| {
+        let text = format!("{text} in upstream \"{}\"", word.text());
+        Fault::at(word, text).while_reading()
+    };
+    let written = address::parse(&word.bytes).map_err(fault)?;
+    if written.port.is_none() && !written.unix {
+        return Err(fault("no port"));
+    }
+    let addresses = written.resolve(compiler.files, 0);
+    let addresses = addresses.ok_or_else(|| fault("host not found"))?;
+    let name = bytes::Bytes::copy_from_slice(&word.bytes);
+    Ok(Target::Group(Group::of_addresses(name, addresses)))
+}

@@ -1,0 +1,54 @@
+//! `return`: a text is sent to the client, and the connection closed.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_return_module.html>
+
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
+use framework::compile::Compiler;
+use variables::{Compiling as _, Text};
+
+use crate::session::{Session, Status};
+
+static RETURN: Setting<Template> = Setting::new("return", &["value"], parse::template)
+    .contexts(Contexts::STREAM_SERVER)
+    .inherit(Inherit::Never)
+    .manual("Sends the text to the client and closes the connection.");
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&RETURN];
+
+/// The text that a server returns.
+pub(crate) struct Return(Text<Session>);
+
+/// The text of a server's `return`, if the server has one, and the place of its line.
+pub(crate) fn of_server(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+) -> Result<Option<(Return, u32)>, Fault> {
+    let Some(template) = server.own(&RETURN)? else {
+        return Ok(None);
+    };
+    let place = server
+        .own_lines(&RETURN.spec)
+        .last()
+        .map(|line| line.sequence());
+    let text = Return(compiler.text(&template));
+    Ok(Some((text, place.unwrap_or_default())))
+}
+
+/// Sends the text.
+pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Status {
+    let mut bytes = Vec::new();
+    text.append_to(session, &mut bytes);
+    session.doing = " while returning text";
+    let length = bytes.len() as u64;
+    let transport = &session.connection.transport;
+    transport.push(bytes::Bytes::from(bytes));
+    transport.start_send();
+    let drained = transport.drained(0).await;
+    let unsent = transport.backlog() as u64;
+    session.sent.set(length.saturating_sub(unsent));
+    if drained.is_ok() {
+        transport.announce_end();
+    }
+    Status::Ok
+}

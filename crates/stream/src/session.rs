@@ -1,0 +1,207 @@
+//! A session: what becomes of one client's connection, from accept to its log line.
+//!
+//! nginx's phases, as far as they have something to do: access, content, log.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::net::{Address, TcpInfo};
+use framework::generation::Local;
+use framework::workers::Registered;
+use logs::Printable;
+use rules::access_log::Logged;
+use transport::client::{Client, OfClient};
+use transport::tls::session::Session as TlsSession;
+use variables::{Captures, Context, Scratch, Values};
+
+use crate::connection::Connection;
+use crate::plan::{Content, Server, StreamLocal};
+use crate::proxy::attempts::Attempt;
+use crate::subject::WithoutFields;
+use crate::{proxy, returned};
+
+/// How a session has ended, as `$status` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It was served to its end.
+    Ok = 200,
+    /// Access was denied.
+    Forbidden = 403,
+    /// Something of ours has failed.
+    InternalServerError = 500,
+    /// No peer could be connected to.
+    BadGateway = 502,
+}
+
+/// One client's session.
+pub(crate) struct Session {
+    pub(crate) connection: Rc<Connection>,
+    /// Held so that the generation does not end before the session does.
+    _generation: Rc<Local>,
+    pub(crate) stream: Rc<StreamLocal>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) began: Instant,
+    /// Set when the session ends.
+    pub(crate) status: Status,
+    /// Bytes received from the client.
+    pub(crate) received: Cell<u64>,
+    /// Bytes sent to the client.
+    pub(crate) sent: Cell<u64>,
+    /// Tries at upstream peers, the one under way last.
+    pub(crate) attempts: Vec<Attempt>,
+    /// What is being done, as log lines end: ` while …`.
+    pub(crate) doing: &'static str,
+    values: RefCell<Values>,
+    captures: Captures,
+    scratch: Scratch,
+}
+
+/// Serves a connection from accept to close. The connection counts as one of its thread for as long
+/// as it is `registered`.
+pub(crate) async fn serve(connection: Rc<Connection>, registered: Registered) {
+    let local = connection.generation();
+    let stream = StreamLocal::of(&local);
+    if let Some(binding) = stream.binding(&connection.client.listener) {
+        let server = binding.server_for(|| connection.local().clone());
+        let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), server));
+        session.status = run(&mut session).await;
+        log(&mut session);
+    }
+    drop(registered);
+}
+
+/// Goes through the phases; how the session ends.
+async fn run(session: &mut Session) -> Status {
+    session.greet();
+    if session.server.access.denies(session.connection.peer()) == Some(true) {
+        logs::error!(session, Error, "access forbidden by rule");
+        return Status::Forbidden;
+    }
+    let server = Arc::clone(&session.server);
+    match &server.content {
+        Content::Return(text) => returned::serve(session, text).await,
+        Content::Proxy(settings) => proxy::serve(session, settings).await,
+        Content::Nothing => Status::InternalServerError,
+    }
+}
+
+/// Writes the session's line to each access log.
+fn log(session: &mut Session) {
+    session.doing = " while logging session";
+    let server = Arc::clone(&session.server);
+    server.access_logs.write(session);
+}
+
+impl Session {
+    fn new(
+        connection: Rc<Connection>,
+        local: Rc<Local>,
+        stream: Rc<StreamLocal>,
+        server: Arc<Server>,
+    ) -> Session {
+        Session {
+            began: connection.client.started(),
+            connection,
+            _generation: local,
+            stream,
+            server,
+            status: Status::Ok,
+            received: Cell::new(0),
+            sent: Cell::new(0),
+            attempts: Vec::new(),
+            doing: " while initializing session",
+            values: RefCell::default(),
+            captures: Captures::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Says who has connected, and sets what holds for the whole connection.
+    fn greet(&self) {
+        if self.server.tcp_nodelay && matches!(self.connection.peer(), Address::Inet(_)) {
+            self.connection.transport.set_nodelay(true);
+        }
+        logs::error!(
+            &WithoutFields(self),
+            Info,
+            "client {} connected to {}",
+            Printable(self.connection.peer().to_string().as_bytes()),
+            self.connection.client.listening()
+        );
+    }
+}
+
+impl Context for Session {
+    type Scope = StreamLocal;
+
+    fn scope(&self) -> Rc<StreamLocal> {
+        Rc::clone(&self.stream)
+    }
+
+    fn values(&self) -> &RefCell<Values> {
+        &self.values
+    }
+
+    fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    fn captures_mut(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn scratch(&mut self) -> &mut Scratch {
+        &mut self.scratch
+    }
+
+    fn peer(&self) -> &Address {
+        self.connection.peer()
+    }
+}
+
+impl OfClient for Session {
+    fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    fn local(&self) -> &Address {
+        self.connection.local()
+    }
+
+    fn session(&self) -> Option<&TlsSession> {
+        self.connection.transport.session()
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.connection.transport.tcp_info()
+    }
+}
+
+impl Logged for Session {
+    /// Stream has no format that is there without being written.
+    const COMBINED: Option<&'static str> = None;
+
+    fn is_plain(name: &str) -> bool {
+        matches!(
+            name,
+            "bytes_received"
+                | "bytes_sent"
+                | "msec"
+                | "session_time"
+                | "status"
+                | "time_iso8601"
+                | "time_local"
+        )
+    }
+
+    // There is no head of a response whose coming a line would have to wait for.
+    fn is_early(_: &str) -> bool {
+        true
+    }
+
+    fn root(&mut self) -> Option<std::path::PathBuf> {
+        None
+    }
+}

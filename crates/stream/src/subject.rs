@@ -1,0 +1,105 @@
+//! What lines of the error log say of sessions, in nginx's words.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use framework::address::append_address;
+use logs::{ErrorLog, Level, Printable, Subject, Subsystem};
+
+use crate::session::Session;
+
+impl Subject for Session {
+    fn admits(&self, level: Level) -> bool {
+        self.server.error_log.admits(level, Subsystem::Stream) || Subject::is_debugged(self)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        write(&self.server.error_log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        self.connection.client.is_debugged(|| {
+            let named = &self.stream.debug_connections.0;
+            !named.is_empty() && named.contains(self.connection.peer())
+        })
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Stream
+    }
+
+    fn serial(&self) -> Option<u64> {
+        Some(self.connection.client.serial)
+    }
+
+    fn doing(&self) -> &str {
+        self.doing
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        let mut client = Vec::new();
+        append_address(self.connection.peer(), &mut client);
+        write!(
+            out,
+            ", client: {}, server: {}",
+            Printable(&client),
+            self.connection.client.listening()
+        )?;
+        let Some(attempt) = self.attempts.last() else {
+            return Ok(());
+        };
+        if !attempt.peer.is_empty() {
+            write!(out, ", upstream: \"{}\"", Printable(&attempt.peer))?;
+        }
+        write!(out, "{}", Counts(self))
+    }
+}
+
+/// A session whose lines say nothing behind their text.
+pub(crate) struct WithoutFields<'a>(pub(crate) &'a Session);
+
+impl Subject for WithoutFields<'_> {
+    fn admits(&self, level: Level) -> bool {
+        self.0.admits(level)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        self.0.with_log(write);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Subject::is_debugged(self.0)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Stream
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.0.serial()
+    }
+}
+
+/// The bytes that both ends have sent and received so far.
+pub(crate) struct Counts<'a>(pub(crate) &'a Session);
+
+impl fmt::Display for Counts<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Session {
+            received,
+            sent,
+            attempts,
+            ..
+        } = self.0;
+        let (from, to) = match attempts.last() {
+            Some(attempt) => (attempt.received.get(), attempt.sent.get()),
+            None => (0, 0),
+        };
+        write!(
+            out,
+            ", bytes from/to client:{}/{}, bytes from/to upstream:{from}/{to}",
+            received.get(),
+            sent.get()
+        )
+    }
+}

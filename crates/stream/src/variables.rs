@@ -1,0 +1,22 @@
+//! Variables of sessions, beside those that any client has.
+
+use variables::write::{decimal, seconds, text};
+use variables::{Evaluate, Found};
+
+use crate::session::Session;
+
+/// The variable of a name in lower case, without `$`.
+pub(crate) fn find(name: &str) -> Option<Found<Session>> {
+    let evaluate: Evaluate<Session> = match name {
+        "bytes_received" => |session, out| decimal(session.received.get(), out),
+        "bytes_sent" => |session, out| decimal(session.sent.get(), out),
+        "protocol" => |_, out| text("TCP", out),
+        "session_time" => |session, out| {
+            let time = engine::now().saturating_duration_since(session.began);
+            seconds(time, out)
+        },
+        "status" => |session, out| decimal(session.status as u64, out),
+        _ => return None,
+    };
+    Some(Found::computed(evaluate))
+}
