@@ -187,6 +187,7 @@ impl Request {
     pub fn background_subrequest(&mut self, uri: Vec<u8>, args: Vec<u8>) -> Option<Box<Request>> {
         let mut child = self.subrequest(uri, args, true)?;
         child.method = self.method;
+        child.uri_state.args_written = self.uri_state.args_written;
         Some(child)
     }
 
@@ -227,7 +228,8 @@ impl Request {
     }
 
     /// A subrequest for the next part of a response that is fetched in parts: it goes to the same
-    /// handler, with the same method and URI.
+    /// handler, with the same method and URI, and the captures that the handler's settings may
+    /// hold.
     pub fn again(&mut self) -> Option<Box<Request>> {
         // Parts come one after another; their number is the file's business.
         let mut child = self.child(self.uri.clone(), self.args.clone(), false)?;
@@ -235,6 +237,8 @@ impl Request {
         child.plan = Arc::clone(&self.plan);
         child.uri_state.valid_location = self.uri_state.valid_location;
         child.uri_state.unchanged = self.uri_state.unchanged;
+        child.uri_state.args_written = self.uri_state.args_written;
+        child.captures.clone_from(&self.captures);
         Some(child)
     }
 

@@ -135,7 +135,9 @@ fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
     skip_spaces(text).strip_prefix(&[byte])
 }
 
-/// Start, end and the whole length (`None` for `*`) of a Content-Range field.
+/// Start, end and the whole length (`None` for `*`) of a Content-Range field. One that ends before
+/// it begins is none (RFC 9110, section 14.4): an upstream that answers with it would be asked for
+/// the same part for ever.
 fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
     let (start, rest) = number(value.strip_prefix(b"bytes ")?)?;
     let (last, rest) = number(after(rest, b'-')?)?;
@@ -144,9 +146,7 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
         Some(rest) => (None, rest),
         None => number(rest).map(|(length, rest)| (Some(length), rest))?,
     };
-    skip_spaces(rest)
-        .is_empty()
-        .then(|| (start, last.saturating_add(1), length))
+    (start <= last && skip_spaces(rest).is_empty()).then(|| (start, last.saturating_add(1), length))
 }
 
 impl Module for SliceSize {
@@ -172,7 +172,7 @@ impl HeadFilter for SliceSize {
 
     fn head(self: Arc<Self>, request: &mut Request, chain: &mut Chain) -> Result<(), Refused> {
         if let Some(start) = begin(request)? {
-            chain.go_on_with(ByRange, start);
+            chain.go_on_with(ByRange::default(), start);
         }
         Ok(())
     }
@@ -213,10 +213,15 @@ fn narrow(request: &mut Request, start: u64, end: u64) {
 }
 
 /// The parts behind the first, each fetched by a range. How far they have come is kept by the request that fetches.
-struct ByRange;
+#[derive(Default)]
+struct ByRange {
+    /// The client has asked for a range: as in nginx each part has the status of the response.
+    is_narrowed: bool,
+}
 
 impl Parts for ByRange {
     fn narrow(&mut self, request: &mut Request, range: ByteRange) {
+        self.is_narrowed = true;
         narrow(request, range.start, range.end);
     }
 
@@ -239,7 +244,9 @@ impl Parts for ByRange {
         };
         let checked = check_next(part, &mut slices);
         *part.pass.enter(&SLICES) = slices;
-        checked
+        checked?;
+        part.response.status = if self.is_narrowed { 206 } else { 200 };
+        Ok(())
     }
 
     fn end(&mut self, request: &mut Request, part: &mut Request) {
@@ -265,9 +272,7 @@ fn check_next(child: &mut Request, slices: &mut Slices) -> Result<(), Abort> {
         );
         return Err(Abort::Filter);
     }
-    check(child, slices)?;
-    child.response.status = 200;
-    Ok(())
+    check(child, slices).map(|_| ())
 }
 
 /// Where an answer begins and the whole length, if it is the part that was asked for.
@@ -310,7 +315,7 @@ mod tests {
 
     #[test]
     fn content_ranges_are_read_as_nginx_reads_them() {
-        let cases: [(&[u8], _); 8] = [
+        let cases: [(&[u8], _); 9] = [
             (b"bytes 0-1/10", Some((0, 2, Some(10)))),
             (b"bytes  0 - 1 / 10 ", Some((0, 2, Some(10)))),
             (b"bytes 2-3/*", Some((2, 4, None))),
@@ -319,6 +324,7 @@ mod tests {
             (b"bytes 0-/10", None),
             (b"bytes 0-1/10x", None),
             (b"bytes 99999999999999999999-1/2", None),
+            (b"bytes 4-3/4", None),
         ];
         for (value, expected) in cases {
             assert_eq!(content_range(value), expected, "{value:?}");
