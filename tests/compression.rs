@@ -2,8 +2,8 @@
 //! responses are compressed and how, which coding wins, precompressed files, event streams.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use support::{PATIENCE, Server};
 
@@ -173,50 +173,112 @@ fn precompressed_files() {
     assert_eq!(answer.coding(), "none");
 }
 
-/// What an upstream sends at once leaves at once, though it is compressed.
-#[test]
-fn event_streams_pass_at_once() {
+/// A record of FastCGI's standard output.
+fn record(content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[1, 6, 0, 1, length[0], length[1], 0, 0], content].concat()
+}
+
+/// An upstream of two events, the second of which waits for a word. It speaks HTTP/1.0, which uwsgi
+/// and SCGI take as well, or FastCGI.
+fn events(is_fastcgi: bool, may_go_on: Receiver<()>) -> u16 {
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = upstream.local_addr().unwrap().port();
-    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
+        let framed = |text: &str| match is_fastcgi {
+            true => record(text.as_bytes()),
+            false => text.as_bytes().to_vec(),
+        };
         for stream in upstream.incoming() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 4096]);
-            let head = "HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-            stream.write_all(head.as_bytes()).unwrap();
-            stream.write_all(b"data: first\n\n").unwrap();
+            let line = if is_fastcgi {
+                "Status: 200"
+            } else {
+                "HTTP/1.0 200 OK"
+            };
+            let head = format!("{line}\r\nContent-Type: text/event-stream\r\n\r\n");
+            stream.write_all(&framed(&head)).unwrap();
+            stream.write_all(&framed("data: first\n\n")).unwrap();
             may_go_on.recv().unwrap();
-            stream.write_all(b"data: second\n\n").unwrap();
+            stream.write_all(&framed("data: second\n\n")).unwrap();
+            if is_fastcgi {
+                let end = [1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                stream
+                    .write_all(&[record(b""), end.to_vec()].concat())
+                    .unwrap();
+            }
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
         }
     });
+    port
+}
+
+/// What an upstream sends at once leaves at once, though it is compressed, and whether it is
+/// buffered or not.
+#[test]
+fn event_streams_pass_at_once() {
+    let ((http_go_on, http), (fastcgi_go_on, fastcgi)) = (channel(), channel());
+    let (http, fastcgi) = (events(false, http), events(true, fastcgi));
     let lines = format!(
-        "brotli on; brotli_types text/event-stream; zstd on; zstd_types text/event-stream;
-         location / {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }}"
+        "gzip on; gzip_types text/event-stream; gzip_http_version 1.0; gzip_proxied any;
+         brotli on; brotli_types text/event-stream; zstd on; zstd_types text/event-stream;
+         location /unbuffered {{ proxy_pass http://127.0.0.1:{http}; proxy_buffering off; }}
+         location /buffered {{ proxy_pass http://127.0.0.1:{http}; }}
+         location /left/ {{ proxy_pass http://127.0.0.1:{http}; proxy_ignore_client_abort on; }}
+         location /uwsgi {{ uwsgi_pass 127.0.0.1:{http}; }}
+         location /scgi {{ scgi_pass 127.0.0.1:{http}; }}
+         location /fastcgi {{ fastcgi_pass 127.0.0.1:{fastcgi}; }}"
     );
-    let server = Server::start("", &lines);
-    for coding in ["br", "zstd"] {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = format!("GET / HTTP/1.0\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut all = Vec::new();
-        let body = |all: &[u8]| {
-            let end = all.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
-            Some(plain(coding, &all[end..]))
-        };
-        while body(&all).is_none_or(|body| !body.ends_with(b"first\n\n")) {
-            let mut buffer = [0; 4096];
-            let length = stream.read(&mut buffer).expect("the first event");
-            assert!(length > 0);
-            all.extend_from_slice(&buffer[..length]);
+    for engine in support::engines::lines() {
+        let server = Server::start(engine, &lines);
+        for path in [
+            "/unbuffered",
+            "/buffered",
+            "/left/",
+            "/uwsgi",
+            "/scgi",
+            "/fastcgi",
+        ] {
+            let go_on = if path == "/fastcgi" {
+                &fastcgi_go_on
+            } else {
+                &http_go_on
+            };
+            for coding in ["br", "zstd", "gzip"] {
+                pass_at_once(&server, path, coding, go_on);
+            }
         }
-        go_on.send(()).unwrap();
-        stream.read_to_end(&mut all).unwrap();
-        let body = body(&all).unwrap();
-        assert_eq!(body, b"data: first\n\ndata: second\n\n", "{coding}");
-        std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn pass_at_once(server: &Server, path: &str, coding: &str, go_on: &Sender<()>) {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut all = Vec::new();
+    let body = |all: &[u8]| {
+        let end = all.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+        Some(plain(coding, &all[end..]))
+    };
+    while body(&all).is_none_or(|body| !body.ends_with(b"first\n\n")) {
+        let mut buffer = [0; 4096];
+        let length = stream.read(&mut buffer);
+        let length = length.unwrap_or_else(|_| panic!("{path} {coding}: the first event"));
+        assert!(length > 0, "{path} {coding}");
+        all.extend_from_slice(&buffer[..length]);
+    }
+    go_on.send(()).unwrap();
+    stream.read_to_end(&mut all).unwrap();
+    let body = body(&all).unwrap();
+    assert_eq!(body, b"data: first\n\ndata: second\n\n", "{path} {coding}");
+    let head = String::from_utf8_lossy(&all);
+    assert!(
+        head.contains(&format!("Content-Encoding: {coding}\r\n")),
+        "{path}"
+    );
 }
 
 /// Compressing takes long, and the file is in memory and the client quick: others have their turns nevertheless.

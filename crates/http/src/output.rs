@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Instant;
 
 use bytes::Bytes;
 use engine::file::File;
@@ -314,12 +315,36 @@ async fn next_piece(
             continue; // something may stand ready by now
         }
         let outlives_client = source.outlives_client();
-        let more = poll_fn(|context| source.poll_more(context));
-        if outlives_client {
+        let more = more_or_late(source, exchange.flush_at());
+        let is_late = if outlives_client {
+            more.await
+        } else {
+            match either(more, exchange.client_gone()).await {
+                Either::First(is_late) => is_late,
+                Either::Second(left) => {
+                    source.give_up(&left).write(request);
+                    return Err(request.client_left(exchange));
+                }
+            }
+        };
+        if is_late {
+            let flushed = pin!(exchange.send(request, Piece::Flush));
+            beside(source, reader, flushed).await?;
+        }
+    }
+}
+
+/// Waits for more of a source; whether that took too long.
+async fn more_or_late(source: &mut dyn Source, deadline: Option<Instant>) -> bool {
+    let more = poll_fn(|context| source.poll_more(context));
+    match deadline {
+        None => {
             more.await;
-        } else if let Either::Second(left) = either(more, exchange.client_gone()).await {
-            source.give_up(&left).write(request);
-            return Err(request.client_left(exchange));
+            false
+        }
+        Some(deadline) => {
+            let late = engine::sleep_until(deadline);
+            matches!(either(more, late).await, Either::Second(()))
         }
     }
 }

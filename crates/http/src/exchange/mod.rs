@@ -16,6 +16,7 @@ pub mod sender;
 pub mod upload;
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::h1::Version;
@@ -34,6 +35,10 @@ use crate::response::{Field, last_modified};
 /// Bytes of a body that are encoded before other connections have their turn: neither a file in memory nor a quick
 /// client ever makes the encoder wait.
 const ENCODED_MAX: u64 = 32 * 1024;
+
+/// How long an encoder may keep what has come of a body, while it awaits more that would be encoded
+/// together with it. What an upstream sends in one go comes in less.
+const ENCODER_PATIENCE: Duration = Duration::from_millis(1);
 
 /// Why an exchange cannot go on. The response, if one has begun, stays incomplete.
 #[derive(Debug)]
@@ -100,6 +105,8 @@ pub struct Exchange {
     protocol: Protocol,
     sender: Sender,
     encoder: Option<Box<dyn Encoder>>,
+    /// Since when the encoder may hold something that the client could not read yet.
+    encoder_holds_since: Option<Instant>,
 }
 
 impl Exchange {
@@ -108,6 +115,7 @@ impl Exchange {
             protocol,
             sender: Sender::default(),
             encoder: None,
+            encoder_holds_since: None,
         }
     }
 
@@ -323,6 +331,10 @@ impl Exchange {
         let Some(encoder) = &mut self.encoder else {
             return self.send_plain(request, piece).await;
         };
+        self.encoder_holds_since = match piece {
+            Piece::Flush | Piece::Last => None,
+            _ => self.encoder_holds_since.or_else(|| Some(engine::now())),
+        };
         let mut out = Vec::new();
         let before = encoder.bytes_in();
         encoder.apply(piece, &mut out)?;
@@ -350,7 +362,14 @@ impl Exchange {
         }
     }
 
-    /// What has been given so far leaves now, because nothing more stands ready.
+    /// When what has been given so far must have left, as its encoder holds some of it: by a
+    /// [`Piece::Flush`]. A stream of events would come at its end else.
+    pub fn flush_at(&self) -> Option<Instant> {
+        Some(self.encoder_holds_since? + ENCODER_PATIENCE)
+    }
+
+    /// What has been given so far leaves now, as far as no encoder holds it, because nothing more
+    /// stands ready.
     pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => {
