@@ -1,7 +1,8 @@
 //! HTTP/2 from outside: requests on streams of one connection, in the clear, on both engines.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -454,6 +455,67 @@ fn upstreams_get_requests_that_mean_one_thing() {
             assert_eq!(client.response(stream).status, 400, "{authority:?}");
         }
     }
+}
+
+/// An upstream with fields that say how a message is framed wherever they do not belong, and what
+/// is right beside them.
+fn upstream_with_framing_everywhere() -> u16 {
+    let of_framing = "Connection: x\r\nKeep-Alive: x\r\nProxy-Connection: x\r\nUpgrade: x\r\n\
+         Content-Length: 7\r\nTE: gzip\r\nTrailer: X-Sum\r\nHost: x\r\n";
+    let answer = format!(
+        "HTTP/1.1 103 Early Hints\r\n{of_framing}Link: </a>\r\n\r\n\
+         HTTP/1.1 200 OK\r\nTE: gzip\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nTransfer-Encoding: chunked\r\n{of_framing}X-Sum: 5\r\n\r\n"
+    );
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = upstream.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in upstream.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    port
+}
+
+/// Clients drop a response that has them in its trailers, or TE in any head of HTTP/2: curl says
+/// PROTOCOL_ERROR.
+#[test]
+fn fields_of_framing_stand_in_heads_alone() {
+    let lines = format!(
+        "location / {{ early_hints 1; proxy_pass_trailers on;
+         add_trailer Content-Length 9; add_trailer X-Own own;
+         proxy_pass http://127.0.0.1:{}; }}",
+        upstream_with_framing_everywhere()
+    );
+    each_server(&lines, |server| {
+        let response = Client::connect(server.port).get("/");
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(response.informational, [103]);
+        assert_eq!(response.hints, [pair("link", "</a>")]);
+        assert_eq!((response.status, &*response.text()), (200, "hello"));
+        assert_eq!(response.field("te"), None);
+        assert_eq!(
+            response.trailers,
+            [pair("x-sum", "5"), pair("x-own", "own")]
+        );
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n";
+        assert!(all.starts_with(hints), "{all}");
+        let end = "5\r\nhello\r\n0\r\nX-Sum: 5\r\nX-Own: own\r\n\r\n";
+        assert!(all.ends_with(end), "{all}");
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use proto::header::{Known, KnownSet};
 use proto::range::ByteRange;
 
 use crate::exchange::Abort;
@@ -204,11 +205,15 @@ impl Chain {
         self.parts.take()
     }
 
-    /// Appends the fields that follow the body.
+    /// Appends the fields that follow the body, and leaves out those that may stand in heads alone,
+    /// whoever has added them.
     pub fn add_trailers(&self, request: &mut Request) {
         for trailers in &self.trailers {
             trailers.add(request);
         }
+        let may_follow = |name: &[u8]| !KnownSet::OF_FRAMING.contains(Known::from_name(name));
+        let trailers = &mut request.response.trailers;
+        trailers.retain(|field| may_follow(&field.name));
     }
 
     /// The piece that [`Chain::cut`] sees next begins at this byte of the whole.

@@ -157,6 +157,24 @@ impl KnownSet {
         .with(Known::Authorization)
         .with(Known::ProxyAuthorization);
 
+    /// What a field says of the connection that a message came by, and of no other. HTTP/2 has none
+    /// of them (RFC 9113, section 8.2.2).
+    pub const OF_CONNECTION: KnownSet = KnownSet(0)
+        .with(Known::Connection)
+        .with(Known::KeepAlive)
+        .with(Known::ProxyConnection)
+        .with(Known::TransferEncoding)
+        .with(Known::Upgrade);
+
+    /// What says how a message is framed and where it goes: fields of its head alone, neither of
+    /// trailers (RFC 9110, section 6.5.1) nor of the informational heads before it. Clients of
+    /// HTTP/2 drop a response that has them there.
+    pub const OF_FRAMING: KnownSet = KnownSet::OF_CONNECTION
+        .with(Known::ContentLength)
+        .with(Known::Te)
+        .with(Known::Trailer)
+        .with(Known::Host);
+
     /// The set with a name more.
     #[must_use]
     pub const fn with(self, known: Known) -> KnownSet {

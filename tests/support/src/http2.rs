@@ -22,6 +22,8 @@ pub struct Response {
     pub fields: Vec<(String, String)>,
     /// Statuses of informational heads before it.
     pub informational: Vec<u16>,
+    /// The fields of those, in order.
+    pub hints: Vec<(String, String)>,
     /// The body so far.
     pub body: Vec<u8>,
     /// Trailers.
@@ -284,7 +286,10 @@ impl Client {
         let status = status.map(|(_, value)| value.parse::<u16>().unwrap());
         fields.retain(|(name, _)| !name.starts_with(':'));
         match status {
-            Some(status @ 100..=199) => response.informational.push(status),
+            Some(status @ 100..=199) => {
+                response.informational.push(status);
+                response.hints.extend(fields);
+            }
             Some(status) => (response.status, response.fields) = (status, fields),
             None => response.trailers = fields,
         }

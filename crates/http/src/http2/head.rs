@@ -2,7 +2,7 @@
 //! kept for many.
 
 use proto::h2::hpack::literal::{self, FieldName};
-use proto::header::{Known, append_value, has_control};
+use proto::header::{Known, KnownSet, append_value, has_control};
 
 use crate::exchange::fields::{self, Line};
 use crate::request::Request;
@@ -55,14 +55,9 @@ pub fn write_fields(fields: &[Field], out: &mut Vec<u8>) {
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    let of_connection = matches!(
-        Known::from_name(name),
-        Known::Connection
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::TransferEncoding
-            | Known::Upgrade
-    );
+    // TE is a field of requests: in a response clients take it for one of the connection.
+    const LEFT_OUT: KnownSet = KnownSet::OF_CONNECTION.with(Known::Te);
+    let of_connection = LEFT_OUT.contains(Known::from_name(name));
     // Neither a field of the connection nor what would be taken for another kind of field.
     if !of_connection && !name.is_empty() && name.first() != Some(&b':') {
         literal::field(FieldName::of(name), value, out);

@@ -13,7 +13,7 @@ use http::request::Request;
 use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 use proto::base64::{self, Alphabet};
-use proto::header::Known;
+use proto::header::{Known, KnownSet};
 
 use super::call;
 use super::settings::Settings;
@@ -175,6 +175,9 @@ impl WebBody {
     fn trailer_frame(&mut self) -> Bytes {
         let mut lines = Vec::new();
         for Field { name, value } in self.source.trailers() {
+            if KnownSet::OF_FRAMING.contains(Known::from_name(&name)) {
+                continue;
+            }
             lines.extend(name.iter().map(u8::to_ascii_lowercase));
             lines.extend_from_slice(b": ");
             lines.extend_from_slice(&value);

@@ -8,7 +8,7 @@ use http::log;
 use http::request::Request;
 use http::response::Field;
 use proto::h1::Version;
-use proto::header::Known;
+use proto::header::KnownSet;
 
 use super::family::Causes;
 use super::response::{READING, Reading, bad};
@@ -86,11 +86,8 @@ fn hints(passing: &Passing, answer: &Reading) -> Vec<Field> {
     let mut fields = Vec::new();
     for field in answer.head.fields() {
         let name = field.name(&answer.bytes);
-        let framing = matches!(
-            field.known,
-            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
-        );
-        if !framing && !passing.hidden.contains(field.known, name) {
+        let of_framing = KnownSet::OF_FRAMING.contains(field.known);
+        if !of_framing && !passing.hidden.contains(field.known, name) {
             fields.push(Field {
                 name: Bytes::copy_from_slice(name),
                 value: Bytes::copy_from_slice(field.value(&answer.bytes)),

@@ -3,18 +3,9 @@
 use engine::Spares;
 use http::request::Request;
 use proto::h2::hpack::Field;
-use proto::header::{Known, NameSet, append_value, has_control};
+use proto::header::{Known, KnownSet, NameSet, append_value, has_control};
 
 use crate::passing::fields::SetField;
-
-/// What fields there are of a connection, which HTTP/2 has not (RFC 9113, section 8.2.2).
-const OF_CONNECTION: [&[u8]; 5] = [
-    b"connection",
-    b"keep-alive",
-    b"proxy-connection",
-    b"transfer-encoding",
-    b"upgrade",
-];
 
 /// Heads whose memory a thread keeps for the next ones: as many as requests that a few connections begin in a turn or two.
 const KEPT_MAX: usize = 1024;
@@ -126,7 +117,7 @@ impl RequestHead {
     /// nothing but `trailers`.
     pub(crate) fn put_set(&mut self, request: &mut Request, fields: &[SetField]) {
         for field in fields.iter().filter(|field| &*field.lower != b"host") {
-            if OF_CONNECTION.contains(&&*field.lower) {
+            if KnownSet::OF_CONNECTION.contains(Known::from_name(&field.lower)) {
                 continue;
             }
             let write = |out: &mut Vec<u8>| field.value.append_to(request, out);
@@ -141,7 +132,7 @@ impl RequestHead {
     /// Appends the client's fields but for those that are replaced.
     pub(crate) fn put_client(&mut self, request: &Request, replaced: &NameSet) {
         for (known, name, value) in request.client.known_headers() {
-            if !replaced.contains(known, name) && !is_of_connection(known) {
+            if !replaced.contains(known, name) && !KnownSet::OF_CONNECTION.contains(known) {
                 self.put(name, value);
             }
         }
@@ -164,17 +155,6 @@ impl RequestHead {
     pub(crate) fn length(&self) -> u64 {
         self.fields.bytes.len() as u64
     }
-}
-
-fn is_of_connection(known: Known) -> bool {
-    matches!(
-        known,
-        Known::Connection
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::TransferEncoding
-            | Known::Upgrade
-    )
 }
 
 #[cfg(test)]
