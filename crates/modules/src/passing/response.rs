@@ -323,21 +323,29 @@ pub(crate) fn apply(
             return Applied::Step(fail(request));
         }
     }
-    for known in [Known::Server, Known::Date] {
-        let missing = head.find(known).is_none() && !passing.hidden.contains_known(known);
-        if passing.upstream_says_what_it_is && missing {
-            let member = match known {
-                Known::Server => &mut request.response.server,
-                _ => &mut request.response.date,
-            };
-            *member = Some(Bytes::new());
-        }
-    }
+    add_nothing_of_ours(request, passing, head);
     if passing.force_ranges {
         request.response.allow_ranges = true;
         request.response.single_range = true;
     }
     Applied::Pass
+}
+
+/// Where the upstream is to say which server it is and what time (`proxy_pass_header Server`),
+/// nothing of ours stands for what it does not say.
+fn add_nothing_of_ours(request: &mut Request, passing: &Passing, head: &AnswerHead) {
+    if !passing.upstream_says_what_it_is {
+        return;
+    }
+    let response = &mut request.response;
+    for (known, member) in [
+        (Known::Server, &mut response.server),
+        (Known::Date, &mut response.date),
+    ] {
+        if head.find(known).is_none() && !passing.hidden.contains_known(known) {
+            *member = Some(Bytes::new());
+        }
+    }
 }
 
 /// The answer's Last-Modified in seconds since 1970, if it has one that is a date.
@@ -417,6 +425,7 @@ pub(super) fn copy_for_upgrade(
         }
         request.response.fields.push(answer.head.owned(field));
     }
+    add_nothing_of_ours(request, passing, &answer.head);
 }
 
 /// Keeps the answer's fields for `$upstream_http_*`.
