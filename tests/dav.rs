@@ -286,5 +286,10 @@ fn a_destination_has_one_form() {
     assert_eq!(status("COPY", "/aliased/f", "/aliased-../out", ""), "400");
     assert_eq!(status("COPY", "/aliased/f", "/aliased/../out", ""), "400");
     assert!(!server.prefix.join("www/out").exists());
+    // In another location, whose name is as long: nothing may land in the folder of this one.
+    for to in ["/another/out", "/dav/out/of/it", "/aliasedX"] {
+        assert_eq!(status("COPY", "/aliased/f", to, ""), "400", "{to}");
+    }
+    assert!(!server.prefix.join("www/dav/out").exists());
     assert_eq!(status("COPY", "/aliased/f", "/aliased/g", ""), "204");
 }

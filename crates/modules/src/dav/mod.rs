@@ -369,8 +369,10 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
         );
         return Err(409);
     }
+    // The location's name, which `alias` cuts off: what does not begin with that lies in another
+    // location.
     if let Some(Alias::Prefix(length)) = request.plan.core.root.alias
-        && target_uri.len() < length
+        && target_uri.get(..length) != request.uri.get(..length)
     {
         return Err(invalid_destination(request, &value));
     }
@@ -381,8 +383,7 @@ fn transfer_of(request: &mut Request, dav: &Dav) -> Result<Transfer, u16> {
     let own = std::mem::replace(&mut request.uri, target_uri);
     let target = merge_slashes(&request.filename());
     request.uri = own;
-    // `alias` cuts off as many bytes as the location's name has, whatever they are here: what is
-    // left of a segment may be "..".
+    // The location's name may end within a segment: what is left of that may be "..".
     if parent_segments(&target) > parent_segments(&folder) {
         return Err(invalid_destination(request, &value));
     }
