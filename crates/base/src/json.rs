@@ -3,14 +3,15 @@
 
 use std::fmt::Display;
 
-/// Whether a byte cannot stand as it is. Without branches, so that a loop over bytes is fast.
+/// Whether a byte may be one that cannot stand as it is: what is beyond ASCII can only together
+/// with its neighbours. Without branches, so that a loop over bytes is fast.
 #[inline]
-pub fn needs_escape(byte: u8) -> bool {
-    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+pub fn may_need_escape(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\') | (byte >= 0x80)
 }
 
 /// Appends a byte, escaped if it must be, with the letters and digits that nginx uses.
-pub fn escape_byte(byte: u8, out: &mut Vec<u8>) {
+fn escape_byte(byte: u8, out: &mut Vec<u8>) {
     match byte {
         b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
         b'\n' => out.extend_from_slice(b"\\n"),
@@ -18,22 +19,26 @@ pub fn escape_byte(byte: u8, out: &mut Vec<u8>) {
         b'\t' => out.extend_from_slice(b"\\t"),
         0x08 => out.extend_from_slice(b"\\b"),
         0x0c => out.extend_from_slice(b"\\f"),
-        0..0x20 => {
-            let low = match byte & 15 {
-                low @ 0..10 => b'0' + low,
-                low => b'A' + low - 10,
-            };
-            out.extend_from_slice(b"\\u00");
-            out.extend_from_slice(&[b'0' + (byte >> 4), low]);
-        }
+        0..0x20 => escape_by_number(byte, out),
         _ => out.push(byte),
     }
 }
 
-/// Appends a text.
+fn escape_by_number(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
+    let digit = |number: u8| DIGITS[usize::from(number & 15)]; // invariant: there are sixteen
+    out.extend_from_slice(b"\\u00");
+    out.extend_from_slice(&[digit(byte >> 4), digit(byte)]);
+}
+
+/// Appends a text. JSON is UTF-8 (RFC 8259, section 8.1): a byte that belongs to no character is
+/// escaped by its number.
 pub fn escape(text: &[u8], out: &mut Vec<u8>) {
-    for byte in text {
-        escape_byte(*byte, out);
+    for chunk in text.utf8_chunks() {
+        let characters = chunk.valid().bytes();
+        characters.for_each(|byte| escape_byte(byte, out));
+        let others = chunk.invalid().iter();
+        others.for_each(|byte| escape_by_number(*byte, out));
     }
 }
 
@@ -114,6 +119,28 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     #[test]
+    fn what_is_no_character_is_escaped() {
+        let escaped = |text: &[u8]| {
+            let mut out = Vec::new();
+            super::escape(text, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            escaped("\u{e4}\u{20ac}\u{1f600}\"".as_bytes()),
+            "\u{e4}\u{20ac}\u{1f600}\\\""
+        );
+        assert_eq!(
+            escaped(b"\xff\xe4b\xc3\xa4\xe2\x82"),
+            "\\u00FF\\u00E4b\u{e4}\\u00E2\\u0082"
+        );
+        assert_eq!(
+            escaped(b"\xed\xa0\x80"),
+            "\\u00ED\\u00A0\\u0080",
+            "a surrogate"
+        );
+    }
+
+    #[test]
     fn values_are_parted() {
         let mut json = super::Writer::default();
         json.object(|json| {
@@ -134,6 +161,6 @@ mod tests {
     fn escapes() {
         let mut out = Vec::new();
         super::escape(b"a\"\\/\n\r\t\x08\x0c\x00\x1b\x7f\xff", &mut out);
-        assert_eq!(out, b"a\\\"\\\\/\\n\\r\\t\\b\\f\\u0000\\u001B\x7f\xff");
+        assert_eq!(out, b"a\\\"\\\\/\\n\\r\\t\\b\\f\\u0000\\u001B\x7f\\u00FF");
     }
 }

@@ -227,9 +227,9 @@ fn escape_from(start: usize, escape: Escape, line: &mut Vec<u8>) {
     let value = line.get(start..).unwrap_or_default();
     match escape {
         Escape::Nothing => {}
-        Escape::Default if any(value, needs_hex) => replace_from(start, line, hex),
-        Escape::Json if any(value, json::needs_escape) => {
-            replace_from(start, line, json::escape_byte)
+        Escape::Default if any(value, needs_hex) => replace_from(start, line, escape_by_hex),
+        Escape::Json if any(value, json::may_need_escape) => {
+            replace_from(start, line, json::escape);
         }
         Escape::Default | Escape::Json => {}
     }
@@ -252,11 +252,13 @@ fn needs_hex(byte: u8) -> bool {
 }
 
 #[cold]
-fn replace_from(start: usize, line: &mut Vec<u8>, replace: fn(u8, &mut Vec<u8>)) {
+fn replace_from(start: usize, line: &mut Vec<u8>, replace: fn(&[u8], &mut Vec<u8>)) {
     let value = line.split_off(start);
-    for byte in value {
-        replace(byte, line);
-    }
+    replace(&value, line);
+}
+
+fn escape_by_hex(value: &[u8], out: &mut Vec<u8>) {
+    value.iter().for_each(|byte| hex(*byte, out));
 }
 
 fn hex(byte: u8, out: &mut Vec<u8>) {
@@ -414,8 +416,10 @@ mod tests {
         );
         assert_eq!(
             escaped(Escape::Json, value),
-            b"a~ \\\"\\\\\\n\\r\\t\\b\\f\\u0000\\u001F\x7f\x80\xff"
+            b"a~ \\\"\\\\\\n\\r\\t\\b\\f\\u0000\\u001F\x7f\\u0080\\u00FF"
         );
+        let text = "\u{e4}\u{20ac}".as_bytes();
+        assert_eq!(escaped(Escape::Json, text), text);
         assert_eq!(escaped(Escape::Nothing, value), value);
         assert_eq!(escaped(Escape::Default, b"curl/8.5.0"), b"curl/8.5.0");
     }

@@ -1,4 +1,4 @@
-//! The listing for programs: JSON, JSON as a function's argument, XML. As nginx, names are taken
+//! The listing for programs: JSON, JSON as a function's argument, XML. As nginx, XML takes names
 //! for UTF-8 without a look.
 
 use std::io::Write;
