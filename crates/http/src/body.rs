@@ -373,6 +373,12 @@ impl RequestBody {
         self.chunked = false;
     }
 
+    /// Whether a handler has taken some of it, or would have but for its length: what is wrong
+    /// behind that changes no answer.
+    fn has_answer(&self) -> bool {
+        self.taken || self.before_refused.is_some()
+    }
+
     /// Notes that a handler takes some of it.
     pub fn note_taken(&mut self) {
         self.taken = true;
@@ -714,12 +720,14 @@ pub async fn read_some(
 }
 
 /// Drops what has come of a body that no handler reads, before a response that does not look at it. 400 where it breaks
-/// framing, which ends the connection.
+/// framing, which ends the connection; a body that a handler has begun to read, or that was refused
+/// for its length, has its answer already.
 pub async fn drop_at_hand(request: &mut Request, exchange: &mut Exchange) -> Result<(), u16> {
     if !request.is_main() || request.body.is_read() {
         return Ok(());
     }
     match exchange.drop_body_at_hand(request).await {
+        Err(Abort::BadBody(_)) if request.body.has_answer() => Ok(()),
         Err(Abort::BadBody(text)) => {
             logs::error!(request, Error, "{text}");
             request.body.give_up_dropped();
