@@ -356,11 +356,7 @@ impl Proxy {
         };
         let template = Template::parse(&word)?;
         let location = location_of(scope);
-        let with_variables = template
-            .parts
-            .iter()
-            .any(|part| !matches!(part, Part::Literal(_)));
-        let destination = if with_variables {
+        let destination = if !is_literal(&template) {
             Destination::Text(compiler.text(&template))
         } else {
             let target = target::of_configuration(compiler, &word)?;
@@ -389,7 +385,7 @@ impl Proxy {
         let settings: Arc<Settings> = compiler.feature(scope)?;
         compiler.directory(&settings.passing.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
-        let redirects = redirects_of(compiler, scope, &word, &destination, &prefix)?;
+        let redirects = redirects_of(compiler, scope)?;
         Ok(Some(Arc::new(Proxy {
             settings,
             destination,
@@ -440,20 +436,10 @@ fn location_of(scope: ScopeRef<'_>) -> Option<Bytes> {
 }
 
 /// `proxy_redirect` as this scope sees it; without any, `default`.
-fn redirects_of(
-    compiler: &Compiler<'_>,
-    scope: ScopeRef<'_>,
-    pass: &Word,
-    destination: &Destination,
-    prefix: &Bytes,
-) -> Result<Vec<Redirect>, Fault> {
-    let lines = match (scope.written(&REDIRECT)?, destination) {
-        (Some(lines), _) => lines,
-        (None, Destination::Text(_)) => Vec::new(),
-        (None, Destination::Fixed(_)) => vec![RedirectLine::Default {
-            pass: pass.clone(),
-            prefix: prefix.clone(),
-        }],
+fn redirects_of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Redirect>, Fault> {
+    let lines = match scope.written(&REDIRECT)? {
+        Some(lines) => lines,
+        None => Vec::from_iter(default_redirect(scope)),
     };
     let mut all = Vec::new();
     for line in lines {
@@ -494,16 +480,39 @@ fn redirects_of(
     Ok(all)
 }
 
+/// The `default` of a scope in which no line of `proxy_redirect` holds. As in nginx it is made where the outermost `proxy_pass` without
+/// variables stands, and inherited from there like lines that are written.
+fn default_redirect(scope: ScopeRef<'_>) -> Option<RedirectLine> {
+    let around = std::iter::successors(Some(scope), |scope| scope.parent());
+    let defaults = around.filter_map(|scope| {
+        let lines = scope.own_lines(&PROXY_PASS.spec);
+        let pass = lines.first()?.args.first()?;
+        is_literal(&Template::parse(pass).ok()?).then(|| RedirectLine::Default {
+            pass: pass.clone(),
+            prefix: location_of(scope).unwrap_or_default(),
+        })
+    });
+    defaults.last()
+}
+
+fn is_literal(template: &Template) -> bool {
+    let mut parts = template.parts.iter();
+    parts.all(|part| matches!(part, Part::Literal(_)))
+}
+
 fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
     let mut all = Vec::new();
     for line in setter.lines() {
-        if matches!(all.last(), Some(RedirectLine::Off)) {
+        let redirect = redirect(setter, line)?;
+        let is_off = |line: &RedirectLine| matches!(line, RedirectLine::Off);
+        // It stands alone.
+        if all.iter().any(is_off) || (is_off(&redirect) && !all.is_empty()) {
             return Err(Fault::at(
                 &line.name,
                 "\"proxy_redirect\" directive is duplicate",
             ));
         }
-        all.push(redirect(setter, line)?);
+        all.push(redirect);
     }
     Ok(all)
 }
@@ -521,8 +530,7 @@ fn redirect(setter: &Setter<'_>, line: &Line) -> Result<RedirectLine, Fault> {
                     "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
                 ));
             };
-            let literal = |part: &Part| matches!(part, Part::Literal(_));
-            if !Template::parse(pass)?.parts.iter().all(literal) {
+            if !is_literal(&Template::parse(pass)?) {
                 return Err(Fault::at(
                     word,
                     "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
