@@ -33,6 +33,7 @@ enum Here {
     Yes(&'static Spec),
     Variable,
     WithoutEffect(&'static Spec, &'static str),
+    Later(&'static Spec, &'static str),
     NotYet,
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn page(registry: &Registry) -> String {
          | here | |\n|---|---|\n\
          | yes | works as with nginx, but for what the last column names |\n\
          | accepted | is checked and does nothing, for the reason named |\n\
-         | not yet | an error in the configuration; see [the roadmap](../ROADMAP.md) |\n\n",
+         | not yet | an error in the configuration, unless the last column says otherwise; see [the roadmap](../ROADMAP.md) |\n\n",
     );
     let parts = [
         ("nginx", reference::nginx()),
@@ -110,6 +111,11 @@ fn row(known: Name, registry: &Registry, page: &mut String) {
         Here::Yes(spec) => (linked(spec), "yes", differences(&shown)),
         Here::Variable => (shown.clone(), "yes", differences(&shown)),
         Here::WithoutEffect(spec, reason) => (linked(spec), "accepted", reason.to_owned()),
+        Here::Later(spec, reason) => (
+            linked(spec),
+            "not yet",
+            format!("accepted with a warning: {reason}"),
+        ),
         Here::NotYet => (shown, "not yet", String::new()),
     };
     let end = if remark.is_empty() { "" } else { " " };
@@ -138,6 +144,7 @@ fn here(known: Name, registry: &Registry) -> Here {
         Some(spec) => match spec.effect {
             Effect::Works => Here::Yes(spec),
             Effect::NoEffect(reason) => Here::WithoutEffect(spec, reason),
+            Effect::NotYet(reason) => Here::Later(spec, reason),
         },
     }
 }
@@ -235,6 +242,7 @@ mod tests {
             match here(known, registry()) {
                 Here::Yes(_) | Here::Variable => "yes",
                 Here::WithoutEffect(..) => "accepted",
+                Here::Later(..) => "accepted with a warning",
                 Here::NotYet => "not yet",
             }
         };
@@ -242,6 +250,7 @@ mod tests {
         assert_eq!(state(false, "http_core", "http"), "yes");
         assert_eq!(state(false, "core", "worker_processes"), "yes");
         assert_eq!(state(false, "core", "pcre_jit"), "accepted");
+        assert_eq!(state(false, "http_v3", "http3"), "accepted with a warning");
         assert_eq!(state(false, "mail_core", "listen"), "not yet");
         assert_eq!(state(false, "core_mgmt", "resolver"), "not yet");
         assert_eq!(state(true, "http_core", "arg_"), "yes");

@@ -131,7 +131,7 @@ fn table(registry: &Registry) -> String {
             match here(*known, registry) {
                 Here::Yes(_) | Here::Variable => works += 1,
                 Here::WithoutEffect(..) => accepted += 1,
-                Here::NotYet => missing.push(known.name),
+                Here::Later(..) | Here::NotYet => missing.push(known.name),
             }
         }
         let missing = match (works, missing.len()) {

@@ -75,6 +75,8 @@ pub struct Diagnostic {
     /// Whether nginx finds it at the line, while it reads, though here it was found later: it comes before errors of
     /// lines that follow.
     pub while_reading: bool,
+    /// Of several with this text one is shown, which names the places of the others.
+    pub once: bool,
 }
 
 /// What a configuration refers to and does not define. Where a line that might have defined it is
@@ -122,6 +124,7 @@ impl Diagnostic {
             related: None,
             missing: None,
             while_reading: false,
+            once: false,
         }
     }
 
@@ -185,7 +188,8 @@ pub enum Style {
 impl Style {
     const CARET: &'static str = "1;31";
     const GUTTER: &'static str = "34";
-    const HINT: &'static str = "36";
+    /// The colour of `hint:`.
+    pub const HINT: &'static str = "36";
 
     /// A part of a text in a colour, by the parameters of its SGR sequence.
     #[must_use]
@@ -377,6 +381,7 @@ impl From<Fault> for Diagnostic {
             related: fault.related,
             missing: fault.missing,
             while_reading: fault.while_reading,
+            once: false,
         }
     }
 }

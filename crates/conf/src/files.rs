@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -161,6 +161,61 @@ impl<F: Files> Files for StandIns<F> {
         self.count.set(self.count.get() + 1);
         let address = DISCARDED | u128::from(self.count.get());
         Some(vec![IpAddr::V6(Ipv6Addr::from_bits(address))])
+    }
+}
+
+/// The same files and addresses; a name that has no address gets one to which no connection can be made: for one who looks at a
+/// configuration where some of its hosts are unknown.
+#[derive(Debug, Default)]
+pub struct MissingHosts<F> {
+    files: F,
+    missing: Mutex<Vec<String>>,
+}
+
+impl<F: Files> MissingHosts<F> {
+    /// Reads the files of `files`, and asks it for addresses first.
+    pub fn new(files: F) -> MissingHosts<F> {
+        MissingHosts {
+            files,
+            missing: Mutex::default(),
+        }
+    }
+
+    /// The names that had no address, in the order in which they were asked for.
+    pub fn names(&self) -> Vec<String> {
+        let missing = self.missing.lock();
+        missing.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<F: Files> Files for MissingHosts<F> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.read(path)
+    }
+
+    fn read_unchanged(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.read_unchanged(path)
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        self.files.glob(pattern)
+    }
+
+    /// The stand-ins are multicast addresses of examples (RFC 5771): the kernel refuses to connect to them at once.
+    fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
+        if let Some(found) = self.files.addresses(host) {
+            return Some(found);
+        }
+        let missing = self.missing.lock();
+        let mut missing = missing.unwrap_or_else(PoisonError::into_inner);
+        let known = missing.iter().position(|name| name == host);
+        let at = known.unwrap_or_else(|| {
+            missing.push(host.to_owned());
+            missing.len() - 1
+        });
+        // As long as there are no more than 254, no two names seem to be one host.
+        let last = u8::try_from(1 + at % 254).unwrap_or(1);
+        Some(vec![IpAddr::V4(Ipv4Addr::new(233, 252, 0, last))])
     }
 }
 

@@ -168,11 +168,16 @@ impl<'a> Lexer<'a> {
                     let fault = self.unexpected(byte);
                     // The `;` before it is missing; the block ends here all the same.
                     self.at -= 1;
-                    return Err(fault);
+                    return Err(missing_semicolon(fault, &words));
                 }
                 b'"' | b'\'' => {
                     self.quoted(byte, &mut words)?;
-                    if let Some(end) = self.after_quoted()? {
+                    let after = self.after_quoted();
+                    let after = after.map_err(|fault| match fault.message.as_str() {
+                        "unexpected \"}\"" => missing_semicolon(fault, &words),
+                        _ => fault,
+                    });
+                    if let Some(end) = after? {
                         return Ok(self.directive(words, end == b'{'));
                     }
                 }
@@ -471,6 +476,14 @@ pub(crate) fn rows(text: &[u8]) -> Vec<Vec<Word>> {
             Ok(Token::End) => return rows,
             Err(_) => lexer.recover(),
         }
+    }
+}
+
+/// The same, with the word that a `;` is missing after.
+fn missing_semicolon(fault: Fault, words: &[Word]) -> Fault {
+    match words.last() {
+        Some(word) => fault.with_hint(format!("a \";\" is missing after \"{}\"", word.text())),
+        None => fault,
     }
 }
 

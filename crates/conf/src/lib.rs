@@ -53,6 +53,7 @@ mod diagnostic;
 mod elsewhere;
 mod files;
 mod glob;
+mod hints;
 mod language;
 mod lexer;
 mod load;
@@ -74,10 +75,12 @@ mod tests;
 
 pub use contexts::Contexts;
 pub use diagnostic::{Diagnostic, Fault, Level, Missing, Related, Style};
-pub use files::{Anew, Disk, Files, LastReading, Recorder, Recording, Sealed, StandIns};
+pub use files::{
+    Anew, Disk, Files, LastReading, MissingHosts, Recorder, Recording, Sealed, StandIns,
+};
 pub use load::{Loaded, SourceFile, dump, load};
 pub use position::Position;
-pub use registry::{ForeignName, KnownElsewhere, Registry, nearest};
+pub use registry::{ForeignName, KnownElsewhere, KnownRemoved, Registry, nearest};
 pub use report::{also, arrange};
 pub use scope::{ScopeId, ScopeRef};
 pub use setting::{Declared, Parse, Setter, Setting, count_of, joined};

@@ -14,10 +14,11 @@ use base::hash::Map;
 use crate::braces::Suspects;
 use crate::check;
 use crate::contexts::Contexts;
-use crate::diagnostic::{Diagnostic, Fault, Related};
+use crate::diagnostic::{Diagnostic, Fault, Level, Related};
 use crate::elsewhere::Elsewhere;
 use crate::files::Files;
 use crate::glob;
+use crate::hints::{self, begins_with_curly_quote, glued_name, source};
 use crate::lexer::{Lexer, Token};
 use crate::position::{self, Position};
 use crate::registry::{Candidate, Registry};
@@ -63,7 +64,7 @@ impl Loaded {
     pub fn has_errors(&self) -> bool {
         self.diagnostics
             .iter()
-            .any(|found| found.level == crate::diagnostic::Level::Emerg)
+            .any(|found| found.level == Level::Emerg)
     }
 
     /// Whether the braces do not match: what stands in which block is not known then.
@@ -157,7 +158,8 @@ pub fn load(
     tree.finish();
     check::values(&tree, registry, &mut found);
     for (_, diagnostic) in &mut found {
-        hint_at_semicolon(diagnostic, &sources, registry);
+        hints::at_semicolon(diagnostic, &sources, registry);
+        hints::at_curly_quotes(diagnostic, &sources);
     }
     found.sort_by_key(|(sequence, _)| *sequence);
     let (order, diagnostics) = found.into_iter().unzip();
@@ -509,6 +511,7 @@ impl Loader<'_> {
                 return self.lose(lexer.read_since(start));
             }
         };
+        self.warn_of_curly_quotes(&directive.args);
         let fits = known.arity.allows(directive.args.len());
         if !fits {
             self.report(directive.wrong_arguments());
@@ -578,6 +581,7 @@ impl Loader<'_> {
             end = word.end();
             let begins_line = gap.contains(&b'\n');
             let is_name = !self.registry.lookup(&word.bytes).is_empty()
+                || glued_name(&word.bytes).is_some()
                 || self.registry.elsewhere(&word.bytes).is_some();
             let is_row = candidate.arity.block_kind() == BlockKind::Free;
             begins_line && !word.quoted && (is_name || is_row)
@@ -661,6 +665,15 @@ impl Loader<'_> {
             return Err(Unknown { fault, kind: None });
         }
         let fault = directive.fault_about("unknown directive ", "");
+        if let Some(hint) = self.registry.removed(&directive.name.bytes) {
+            return Err(Unknown {
+                fault: fault.with_hint(hint),
+                kind: None,
+            });
+        }
+        if let Some(name) = glued_name(&directive.name.bytes) {
+            return self.unglued(context, directive, name);
+        }
         self.suggestions += 1;
         let suggestion = (self.suggestions <= SUGGESTIONS_MAX)
             .then(|| self.registry.nearest_name(&directive.name.text()))
@@ -680,6 +693,51 @@ impl Loader<'_> {
                 Ok(*meant)
             }
             None => Err(Unknown { fault, kind: None }),
+        }
+    }
+
+    /// Reads `if($x) {` as `if ($x) {`, so that errors in its block show too.
+    fn unglued(
+        &mut self,
+        context: Contexts,
+        directive: &mut Directive,
+        name: &'static str,
+    ) -> Result<Candidate, Unknown> {
+        let fault = directive.fault_about("unknown directive ", "");
+        let fault = fault.with_hint(format!("a space is missing after \"{name}\""));
+        let candidates = self.registry.lookup(name.as_bytes()).iter();
+        let mut meant = candidates.filter(|known| known.contexts.contains(context));
+        let (true, Some(meant)) = (directive.opens_block, meant.next()) else {
+            return Err(Unknown { fault, kind: None });
+        };
+        self.report(fault);
+        let (before, argument) = directive.name.bytes.split_at(name.len());
+        let offset = u32::try_from(name.len()).unwrap_or(0);
+        let argument = Word {
+            bytes: argument.into(),
+            quoted: false,
+            position: Position {
+                offset: directive.name.position.offset.saturating_add(offset),
+                ..directive.name.position
+            },
+        };
+        directive.name.bytes = before.into();
+        directive.args.insert(0, argument);
+        Ok(*meant)
+    }
+
+    /// Warns of words that begin with a quotation mark of prose, which the language takes for a letter.
+    fn warn_of_curly_quotes(&mut self, words: &[Word]) {
+        for word in words {
+            if !word.quoted && begins_with_curly_quote(&word.bytes) {
+                let text = format!(
+                    "\"{}\" begins with a curly quote, which quotes nothing here",
+                    word.text()
+                );
+                let warning = Diagnostic::warn(text, Some(word.position));
+                let warning = warning.with_hint(hints::STRAIGHT_QUOTES);
+                self.found.push((self.sequence, warning));
+            }
         }
     }
 
@@ -735,6 +793,8 @@ impl Loader<'_> {
                     loader.rows_into(lexer, Surroundings::File, opened, rows);
                 });
             } else {
+                self.warn_of_curly_quotes(std::slice::from_ref(&row.name));
+                self.warn_of_curly_quotes(&row.args);
                 // As with nginx each kind of block has words of its own for an `include` of another length.
                 rows.push(self.line(row, None, self.sequence));
             }
@@ -835,53 +895,6 @@ impl Loader<'_> {
         self.depth += 1;
         true
     }
-}
-
-/// Where an argument is refused that is the first word of its line and a directive's name, the line
-/// before lacks its `;`.
-fn hint_at_semicolon(found: &mut Diagnostic, sources: &[SourceFile], registry: &Registry) {
-    let Some(position) = found.position.filter(|_| found.hint.is_none()) else {
-        return;
-    };
-    let Some(source) = source(sources, position.file) else {
-        return;
-    };
-    let Some((before, word)) = source.text.split_at_checked(position.offset as usize) else {
-        return;
-    };
-    let end = word.iter().position(|byte| b" \t\r\n;{}".contains(byte));
-    let name = word.get(..end.unwrap_or(word.len())).unwrap_or_default();
-    let blank = before
-        .iter()
-        .rev()
-        .take_while(|byte| b" \t\r\n".contains(byte));
-    let (mut length, mut begins_line) = (0, false);
-    for byte in blank {
-        length += 1;
-        begins_line |= *byte == b'\n';
-    }
-    let last = before
-        .len()
-        .checked_sub(length + 1)
-        .and_then(|at| before.get(at));
-    let goes_on = last.is_some_and(|byte| !b";{}".contains(byte));
-    let line_before = before.get(..before.len() - length).unwrap_or_default();
-    let start = memchr::memrchr(b'\n', line_before).map_or(0, |at| at + 1);
-    let is_comment = line_before.get(start..).unwrap_or_default().contains(&b'#');
-    if begins_line && goes_on && !is_comment && !registry.lookup(name).is_empty() {
-        let name = String::from_utf8_lossy(name);
-        found.hint = Some(format!("a \";\" is missing before \"{name}\""));
-    }
-}
-
-/// The text of a file that was read, by its number.
-fn source(sources: &[SourceFile], file: u32) -> Option<&SourceFile> {
-    let of_file = Position {
-        file,
-        ..Position::default()
-    };
-    let name = of_file.file_name()?;
-    sources.iter().find(|source| *source.name == *name)
 }
 
 /// Reads the lines of an included file into the place that includes it.

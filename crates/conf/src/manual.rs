@@ -35,6 +35,7 @@ fn index(registry: &Registry) -> String {
             let effect = match spec.effect {
                 Effect::Works => "",
                 Effect::NoEffect(_) => "no effect here",
+                Effect::NotYet(_) => "no effect yet",
             };
             let place = contexts_of(spec.contexts_of(name));
             let row = format!("| [{name}]({}.md) | {place} | {effect} |\n", spec.name());
@@ -139,8 +140,14 @@ fn facts(spec: &Spec) -> Vec<(&'static str, String)> {
     if spec.reload == Reload::NewProcess {
         facts.push(("Reload", "a change needs a new worker process".to_owned()));
     }
-    if let Effect::NoEffect(reason) = spec.effect {
-        facts.push(("Effect", format!("accepted, no effect here: {reason}")));
+    match spec.effect {
+        Effect::Works => {}
+        Effect::NoEffect(reason) => {
+            facts.push(("Effect", format!("accepted, no effect here: {reason}")));
+        }
+        Effect::NotYet(reason) => {
+            facts.push(("Effect", format!("accepted, no effect yet: {reason}")));
+        }
     }
     if !spec.since.is_empty() {
         facts.push(("Since", spec.since.to_owned()));

@@ -2,6 +2,7 @@
 //!
 //! Used for messages only, after an error; nothing here decides what a configuration means.
 
+use crate::files::Files;
 use crate::position::Position;
 use crate::scope::ScopeRef;
 use crate::tree::{Block, Line, Tree, Word};
@@ -86,6 +87,23 @@ impl Tree {
             let holding = row.or(Some(line).filter(|line| span(line).contains(place)));
             holding.map(|line| line.sequence)
         })
+    }
+}
+
+impl Position {
+    /// The same with the line that the place itself is on, where its directive goes on below it.
+    #[must_use]
+    pub fn on_own_line(self, files: &dyn Files) -> Position {
+        let text = self.file_name().and_then(|name| files.read(&name).ok());
+        let before = text
+            .as_ref()
+            .and_then(|text| text.get(..self.offset as usize));
+        let Some(before) = before else { return self };
+        let line = 1 + memchr::memchr_iter(b'\n', before).count();
+        Position {
+            line: u32::try_from(line).unwrap_or(self.line),
+            ..self
+        }
     }
 }
 

@@ -15,11 +15,15 @@ pub struct Registry {
     by_name: Map<&'static [u8], Vec<Candidate>>,
     modules: &'static [&'static str],
     elsewhere: KnownElsewhere,
+    removed: KnownRemoved,
 }
 
 /// Looks up a directive that the table does not have among those of the program whose language
 /// this is.
 pub type KnownElsewhere = fn(&str) -> Option<ForeignName>;
+
+/// Says what to write in the place of a directive that nginx has removed; `None` where it never had one of that name.
+pub type KnownRemoved = fn(&str) -> Option<&'static str>;
 
 /// What there is to say about a name that is known, but not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,7 @@ impl Registry {
             by_name: Map::default(),
             modules: &[],
             elsewhere: |_| None,
+            removed: |_| None,
         };
         for declared in language::DIRECTIVES
             .iter()
@@ -68,6 +73,16 @@ impl Registry {
     #[must_use]
     pub fn with_elsewhere(self, elsewhere: KnownElsewhere) -> Registry {
         Registry { elsewhere, ..self }
+    }
+
+    /// Where to look for names that nginx once had.
+    #[must_use]
+    pub fn with_removed(self, removed: KnownRemoved) -> Registry {
+        Registry { removed, ..self }
+    }
+
+    pub(crate) fn removed(&self, name: &[u8]) -> Option<&'static str> {
+        (self.removed)(std::str::from_utf8(name).ok()?)
     }
 
     pub(crate) fn elsewhere(&self, name: &[u8]) -> Option<ForeignName> {

@@ -67,6 +67,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         .collect();
     let mut texts: HashSet<String> = HashSet::new();
     let mut places: HashSet<(u32, u32)> = HashSet::new();
+    let mut warned: HashSet<(u32, u32, String)> = HashSet::new();
     let mut kept: Vec<Diagnostic> = Vec::new();
     let mut is_read = true;
     for (found, is_compiled) in all {
@@ -103,7 +104,10 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
         let place = place.map(|position| (position.file, position.offset));
         let is_known_place =
             found.level == Level::Emerg && place.is_some_and(|place| !places.insert(place));
-        if !is_again && !is_known_place {
+        // A file that several others include says the same each time.
+        let is_included_again = found.level == Level::Warn
+            && place.is_some_and(|(file, at)| !warned.insert((file, at, found.message.clone())));
+        if !is_again && !is_known_place && !is_included_again {
             kept.push(found);
         }
     }
@@ -111,6 +115,7 @@ pub fn arrange(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Vec<Diagnostic
     kept.sort_by_key(|found| found.level);
     let notices = kept.partition_point(|found| found.level < Level::Notice);
     let notices = kept.split_off(notices);
+    let mut kept = said_once(kept);
     let has_errors = kept.iter().any(|found| found.level == Level::Emerg);
     match has_errors {
         true => kept.extend(one_line(&notices)),
@@ -126,6 +131,29 @@ fn is_behind(found: &Diagnostic, other: &Diagnostic) -> bool {
         (Some((file, at)), Some((other_file, other_at))) => file == other_file && at > other_at,
         _ => false,
     }
+}
+
+/// What is to be said once, at its first place, with the other places in its hint.
+fn said_once(found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let (mut kept, mut once) = (Vec::new(), Vec::new());
+    for diagnostic in found {
+        let same = |first: &Diagnostic| first.once && first.message == diagnostic.message;
+        if !diagnostic.once || !kept.iter().any(same) {
+            kept.push(diagnostic);
+        } else {
+            once.push(diagnostic);
+        }
+    }
+    for first in kept.iter_mut().filter(|found| found.once) {
+        let same = once.iter().filter(|other| other.message == first.message);
+        let mut places: Vec<Position> = same.filter_map(|other| other.position).collect();
+        let line = |place: &Position| (place.file, place.line);
+        let own = first.position.as_ref().map(line);
+        places.retain(|place| Some(line(place)) != own);
+        places.dedup_by_key(|place| line(place));
+        first.hint = first.hint.take().or(also(&places));
+    }
+    kept
 }
 
 /// Equal notices as one, with the other places in its hint.

@@ -191,6 +191,19 @@ pub enum Effect {
     Works,
     /// It is accepted and checked, but has no effect, for this reason.
     NoEffect(&'static str),
+    /// It is accepted and checked, and is to have its effect in a later version. Its parse function warns of that.
+    NotYet(&'static str),
+}
+
+impl Effect {
+    /// Why nothing comes of the directive, if nothing does.
+    #[must_use]
+    pub const fn reason_for_none(self) -> Option<&'static str> {
+        match self {
+            Effect::Works => None,
+            Effect::NoEffect(reason) | Effect::NotYet(reason) => Some(reason),
+        }
+    }
 }
 
 /// How many names of a group may differ from the rest.

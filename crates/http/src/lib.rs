@@ -32,6 +32,7 @@ pub mod handshake;
 pub mod head;
 pub mod hot;
 pub mod http2;
+pub mod http3;
 pub mod local;
 pub mod location;
 pub mod log;

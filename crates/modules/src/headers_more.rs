@@ -4,7 +4,7 @@
 //! <https://github.com/openresty/headers-more-nginx-module>. Unlike `add_header` they replace what is
 //! there, whatever the status, and the directives of the levels above are carried out first. Responses are
 //! changed before `add_header` adds to them, requests behind the rewrite phase. How a message is framed is
-//! not for them to say.
+//! not for them to say: such fields are left out, with a warning.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::chain::{Chain, HeadFilter, Refused};
 use http::client_head::ClientHead;
+use http::http3;
 use http::log;
 use http::module::{Module, Script};
 use http::plan_builder::PlanBuilder;
@@ -27,6 +28,7 @@ use http::variables::Compiling as _;
 use proto::date;
 use proto::h1;
 use proto::header::Known;
+use transport::listen::HTTP3_NOT_YET;
 
 const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
@@ -114,6 +116,8 @@ struct Change {
     wildcard: bool,
     /// Empty: the field is taken away.
     value: Text,
+    /// `Alt-Svc`, which may come to name HTTP/3.
+    is_alt_svc: bool,
 }
 
 impl Feature for HeadersMore {
@@ -160,10 +164,20 @@ impl Module for HeadersMore {
 }
 
 fn check(setter: &Setter<'_>) -> Result<(), Fault> {
-    setter
-        .lines()
-        .iter()
-        .try_for_each(|line| Written::parse(line).map(|_| ()))
+    for line in setter.lines() {
+        let written = Written::parse(line)?;
+        for word in &written.framing {
+            let text = format!(
+                "\"{}\" is left out: how a message is framed cannot be changed",
+                word.text()
+            );
+            setter.warn(word, text);
+        }
+        if let Some(word) = written.offers_http3 {
+            setter.warn_once(&word, HTTP3_NOT_YET);
+        }
+    }
+    Ok(())
 }
 
 /// A directive as it is written.
@@ -173,6 +187,10 @@ struct Written {
     append: bool,
     only_present: bool,
     changes: Vec<(Bytes, Template)>,
+    /// Fields that are left out, because they say how a message is framed.
+    framing: Vec<Word>,
+    /// An `Alt-Svc` that names HTTP/3.
+    offers_http3: Option<Word>,
 }
 
 impl Written {
@@ -185,6 +203,8 @@ impl Written {
             append: false,
             only_present: false,
             changes: Vec::new(),
+            framing: Vec::new(),
+            offers_http3: None,
         };
         let mut words = line.args.iter();
         while let Some(word) = words.next() {
@@ -209,15 +229,54 @@ impl Written {
                     let text = format!("invalid option name: \"{}\"", word.text());
                     return Err(Fault::at(word, text));
                 }
-                _ => written.changes.push(change(word, clears)?),
+                _ => written.change(word, clears)?,
             }
         }
         Ok(written)
     }
 
+    /// Takes `NAME: VALUE`, or a name alone.
+    fn change(&mut self, word: &Word, clears: bool) -> Result<(), Fault> {
+        let colon = memchr::memchr(b':', &word.bytes);
+        let end = colon.unwrap_or(word.bytes.len());
+        let (name, value) = word
+            .bytes
+            .split_at_checked(end)
+            .unwrap_or((&word.bytes, b""));
+        let name = name.trim_ascii();
+        let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
+        let fault = |what: &str| Err(Fault::at(word, format!("{what} in \"{}\"", word.text())));
+        if name.is_empty() {
+            return fault("no field name");
+        }
+        if name.ends_with(b"*") && !clears {
+            return fault("a wildcard can only be cleared");
+        }
+        let lower = name.to_ascii_lowercase();
+        if FRAMING.contains(&&*lower) || (lower == b"content-length" && !clears) {
+            self.framing.push(Word {
+                bytes: name.into(),
+                ..word.clone()
+            });
+            return Ok(());
+        }
+        let value = if clears { b"" } else { value };
+        if lower == b"alt-svc" && http3::is_offered(value) {
+            self.offers_http3 = Some(word.clone());
+        }
+        let value = Word {
+            bytes: value.into(),
+            ..word.clone()
+        };
+        let name = Bytes::copy_from_slice(name);
+        self.changes.push((name, Template::parse(&value)?));
+        Ok(())
+    }
+
     fn compile(self, compiler: &Compiler<'_>) -> Rule {
         let changes = self.changes.into_iter().map(|(name, value)| Change {
             wildcard: name.ends_with(b"*"),
+            is_alt_svc: name.eq_ignore_ascii_case(b"Alt-Svc"),
             name: name.slice(..name.len() - usize::from(name.ends_with(b"*"))),
             value: compiler.text(&value),
         });
@@ -242,36 +301,6 @@ fn option<'w>(
     };
     let words = value.bytes.split(u8::is_ascii_whitespace);
     Ok(words.filter(|word| !word.is_empty()))
-}
-
-/// `NAME: VALUE`, or a name alone.
-fn change(word: &Word, clears: bool) -> Result<(Bytes, Template), Fault> {
-    let colon = memchr::memchr(b':', &word.bytes);
-    let end = colon.unwrap_or(word.bytes.len());
-    let (name, value) = word
-        .bytes
-        .split_at_checked(end)
-        .unwrap_or((&word.bytes, b""));
-    let name = name.trim_ascii();
-    let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii_start();
-    let fault = |what: &str| Err(Fault::at(word, format!("{what} in \"{}\"", word.text())));
-    if name.is_empty() {
-        return fault("no field name");
-    }
-    if name.ends_with(b"*") && !clears {
-        return fault("a wildcard can only be cleared");
-    }
-    let lower = name.to_ascii_lowercase();
-    let framing = FRAMING.contains(&&*lower) || (lower == b"content-length" && !clears);
-    if framing {
-        return fault("how a message is framed cannot be changed");
-    }
-    let value = if clears { b"" } else { value };
-    let value = Word {
-        bytes: value.into(),
-        ..word.clone()
-    };
-    Ok((Bytes::copy_from_slice(name), Template::parse(&value)?))
 }
 
 impl Rule {
@@ -307,7 +336,10 @@ impl HeadFilter for HeadersMore {
                 continue;
             }
             for change in &rule.changes {
-                let value = change.value.evaluate(request);
+                let mut value = change.value.evaluate(request);
+                if change.is_alt_svc {
+                    value = http3::without_http3(value);
+                }
                 if value.is_empty() {
                     clear(&mut request.response, change);
                 } else {

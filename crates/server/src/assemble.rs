@@ -59,7 +59,7 @@ pub(crate) fn compile_with(
     let events = compiler.feature_or_report::<Events>(crate::events::scope(root));
     for part in parts {
         let unknown = part.unknown_variables(&compiler);
-        let names = Unknown::new(&unknown, tree);
+        let names = Unknown::new(&unknown, tree, environment.files);
         names.faults().for_each(|fault| compiler.report(fault));
     }
     let compiled: Option<Vec<_>> = compiled.into_iter().collect();

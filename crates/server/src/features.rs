@@ -43,6 +43,7 @@ pub const FEATURES: Modules = Modules(&[
         Resolving::DIRECTIVES,
         accepted::DIRECTIVES,
         http::http2::OBSOLETE,
+        http::http3::DIRECTIVES,
     ])
     .tasks(http::core::TASKS)
     .variables(&[

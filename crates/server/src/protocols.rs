@@ -44,6 +44,7 @@ pub fn registry(others: &'static [&'static [&'static dyn Declared]]) -> &'static
         Registry::new(&tables)
             .with_modules(names)
             .with_elsewhere(crate::reference::ELSEWHERE)
+            .with_removed(crate::reference::removed)
     })
 }
 

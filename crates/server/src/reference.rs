@@ -1,6 +1,6 @@
 //! What nginx and NGINX Plus have by name: every directive and every variable, with its module.
 //!
-//! The names are facts, in two files beside this one. The parser asks here about a name that the
+//! The names are facts, in files beside this one, as are those of modules that others have written. The parser asks here about a name that the
 //! table does not know, `tidegate docs` and docs/compatibility.md list what is here and what is
 //! not. What a name means, or how its arguments look, is not known here.
 
@@ -11,6 +11,9 @@ use conf::{ForeignName, KnownElsewhere};
 
 const NGINX: &str = include_str!("reference/nginx.txt");
 const PLUS: &str = include_str!("reference/plus.txt");
+const OTHERS: &str = include_str!("reference/others.txt");
+
+const JAVASCRIPT: &str = "nginx's JavaScript module";
 
 /// A directive or variable of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +39,16 @@ pub fn plus() -> &'static [Name] {
     static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
     NAMES.get_or_init(|| {
         read(PLUS, |module| match module {
-            "http_js" | "stream_js" => "nginx's JavaScript module",
+            "http_js" | "stream_js" => JAVASCRIPT,
             _ => "NGINX Plus",
         })
     })
+}
+
+/// What modules of others have.
+fn others() -> &'static [Name] {
+    static NAMES: OnceLock<Vec<Name>> = OnceLock::new();
+    NAMES.get_or_init(|| read(OTHERS, |module| module))
 }
 
 /// Every directive of a name; where several modules have it, nginx's own come first.
@@ -63,6 +72,20 @@ pub fn variable(name: &str) -> Option<ForeignName> {
     variables(name).next().map(known)
 }
 
+/// What to write for a directive that nginx once had.
+pub fn removed(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "ssl" => "nginx has removed it in 1.25.1: write \"listen … ssl\"",
+        "limit_zone" => "nginx has removed it in 1.7.6: write \"limit_conn_zone\"",
+        "satisfy_any" => "nginx has removed it: write \"satisfy any\"",
+        "open_file_cache_retest" => "nginx has removed it: write \"open_file_cache_valid\"",
+        "proxy_redirect_errors" => "nginx has removed it: write \"proxy_intercept_errors\"",
+        "fastcgi_redirect_errors" => "nginx has removed it: write \"fastcgi_intercept_errors\"",
+        _ if name.starts_with("spdy_") => "nginx has removed it in 1.9.5: write \"http2 on\"",
+        _ => return None,
+    })
+}
+
 /// As [`conf::Registry`] asks.
 pub const ELSEWHERE: KnownElsewhere = directive;
 
@@ -72,9 +95,32 @@ fn known(name: &Name) -> ForeignName {
         remark: match name.owner {
             "nginx" => "nginx has it; Tidegate does not yet",
             "NGINX Plus" => "NGINX Plus has it; Tidegate does not yet",
-            _ => "nginx's JavaScript module has it; Tidegate does not yet",
+            JAVASCRIPT => "nginx's JavaScript module has it; Tidegate does not yet",
+            _ => remark_of_others(name.module),
         },
     }
+}
+
+/// The remark about a module of others: it names the module.
+fn remark_of_others(module: &'static str) -> &'static str {
+    static REMARKS: OnceLock<Map<&'static str, &'static str>> = OnceLock::new();
+    let remarks = REMARKS.get_or_init(|| {
+        let mut remarks: Map<&'static str, &'static str> = Map::default();
+        for known in others() {
+            remarks.entry(known.module).or_insert_with(|| {
+                format!(
+                    "{} has it, a module of others; Tidegate does not",
+                    known.module
+                )
+                .leak()
+            });
+        }
+        remarks
+    });
+    remarks
+        .get(module)
+        .copied()
+        .unwrap_or("Tidegate does not have it")
 }
 
 /// The names by themselves.
@@ -82,7 +128,7 @@ fn all(name: &str) -> impl Iterator<Item = &'static Name> {
     static BY_NAME: OnceLock<Map<&'static str, Vec<&'static Name>>> = OnceLock::new();
     let by_name = BY_NAME.get_or_init(|| {
         let mut by_name: Map<&'static str, Vec<&'static Name>> = Map::default();
-        for known in nginx().iter().chain(plus()) {
+        for known in nginx().iter().chain(plus()).chain(others()) {
             by_name.entry(known.name).or_default().push(known);
         }
         by_name
@@ -101,7 +147,7 @@ fn family(name: &str) -> Option<&'static str> {
 }
 
 /// The lines of a list: `directive MODULE NAME` or `variable MODULE NAME`.
-fn read(list: &'static str, owner: fn(&str) -> &'static str) -> Vec<Name> {
+fn read(list: &'static str, owner: fn(&'static str) -> &'static str) -> Vec<Name> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     lines
         .filter_map(|line| {
@@ -124,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_name_is_listed_once() {
-        for list in [NGINX, PLUS] {
+        for list in [NGINX, PLUS, OTHERS] {
             let lines: Vec<&str> = list.lines().collect();
             let mut unique = lines.clone();
             unique.sort_unstable();
@@ -158,5 +204,9 @@ mod tests {
         assert!(remark("proxy_cache").is_some_and(|text| text.starts_with("nginx has it")));
         assert!(remark("health_check").is_some_and(|text| text.starts_with("NGINX Plus has it")));
         assert!(remark("js_content").is_some_and(|text| text.contains("JavaScript")));
+        assert_eq!(
+            remark("set_escape_uri"),
+            Some("set-misc-nginx-module has it, a module of others; Tidegate does not")
+        );
     }
 }

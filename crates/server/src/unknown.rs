@@ -1,6 +1,6 @@
 //! Errors of variables that a configuration uses and nothing defines.
 
-use conf::{Fault, Position, Tree};
+use conf::{Fault, Files, Position, Tree};
 
 use crate::protocols;
 use crate::reference;
@@ -12,10 +12,16 @@ pub struct Unknown<'a> {
 
 impl<'a> Unknown<'a> {
     /// Finds where these names are used.
-    pub fn new(names: &'a [Box<str>], tree: &Tree) -> Unknown<'a> {
-        let names = names
-            .iter()
-            .map(|name| (&**name, tree.uses_of_variable(name)));
+    pub fn new(names: &'a [Box<str>], tree: &Tree, files: &dyn Files) -> Unknown<'a> {
+        let places = |name: &str| {
+            let mut places = tree.uses_of_variable(name);
+            // The first place is that of the error, which names the line that nginx does.
+            for place in places.iter_mut().skip(1) {
+                *place = place.on_own_line(files);
+            }
+            places
+        };
+        let names = names.iter().map(|name| (&**name, places(name)));
         Unknown {
             names: names.collect(),
         }

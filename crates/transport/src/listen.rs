@@ -29,8 +29,13 @@ pub static LISTEN: Setting<Vec<Written>> = Setting::new(
     "An address that the server is reached at. Options: default_server, ssl, bind, backlog=, \
      rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
      so_keepalive=on|off|idle:interval:count; proxy_protocol: connections begin with a header of \
-     the PROXY protocol, version 1 or 2.",
+     the PROXY protocol, version 1 or 2; quic: for HTTP/3, which is not there yet, so that nothing \
+     listens.",
 );
+
+/// The warning about whatever a configuration says of HTTP/3.
+pub const HTTP3_NOT_YET: &str = "HTTP/3 is not there yet: clients use HTTP/2 meanwhile, \
+                                 and h3 is left out of \"Alt-Svc\"";
 
 /// One `listen` line before the names of hosts are looked up.
 #[derive(Clone, Debug)]
@@ -65,6 +70,8 @@ pub struct Listen {
     pub bind: bool,
     /// What clients speak before HTTP.
     pub protocols: Protocols,
+    /// `quic`: a line for HTTP/3, for which no socket is opened yet.
+    quic: bool,
     /// The line's address as a word, for errors; `None` where it is the default.
     pub word: Option<Word>,
 }
@@ -120,6 +127,7 @@ pub fn default_listen(privileged: bool) -> Listen {
         set: false,
         bind: false,
         protocols: Protocols::default(),
+        quic: false,
         word: None,
     }
 }
@@ -153,7 +161,9 @@ pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Lis
             }
         };
         for address in addresses {
-            if all.iter().any(|other| other.options.address == address) {
+            let is_same =
+                |other: &Listen| (&other.options.address, other.quic) == (&address, listen.quic);
+            if all.iter().any(is_same) {
                 return Err(listen.fault(format!("a duplicate listen {address}")));
             }
             let mut one = listen.clone();
@@ -161,6 +171,7 @@ pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Lis
             all.push(one);
         }
     }
+    all.retain(|listen| !listen.quic);
     Ok(all)
 }
 
@@ -184,7 +195,15 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
             );
         }
+        let quic = |word: &&Word| &*word.bytes == b"quic";
+        if let Some(word) = line.args.iter().skip(1).find(quic) {
+            setter.warn_once(word, HTTP3_NOT_YET);
+        }
         all.push(listen(&line.args, HTTP_PORT, of_http)?);
+    }
+    if !all.is_empty() && all.iter().all(|written| written.listen.quic) {
+        let text = "no client reaches this server: it listens with \"quic\" alone";
+        setter.warn(&setter.first().name, text);
     }
     Ok(all)
 }
@@ -230,7 +249,8 @@ fn of_http(listen: &mut Listen, name: &str) -> Taken {
         "ssl" => listen.protocols.ssl = true,
         // `listens` says that it is deprecated.
         "http2" => listen.protocols.http2 = true,
-        "quic" => return Taken::NotYet,
+        // `listens` says that no socket is opened there.
+        "quic" => listen.quic = true,
         _ => return Taken::Unknown,
     }
     Taken::Yes
@@ -248,13 +268,40 @@ fn listen(args: &[Word], default_port: u16, own: TakeOption) -> Result<Written, 
         set: false,
         bind: false,
         protocols: Protocols::default(),
+        quic: false,
         word: Some(first.clone()),
     };
     let place = place(&first.text(), default_port).map_err(|error| misplaced(&listen, error))?;
     for word in rest {
         option(&mut listen, word, own)?;
     }
+    if listen.quic {
+        check_quic(&listen, rest)?;
+    }
     Ok(Written { listen, place })
+}
+
+/// Refuses what means nothing for UDP, as nginx does.
+fn check_quic(listen: &Listen, options: &[Word]) -> Result<(), Fault> {
+    let is_written = |name: &str| {
+        let mut names = options.iter().map(Word::text);
+        names.any(|text| text.split('=').next() == Some(name))
+    };
+    let streams = [
+        "fastopen",
+        "backlog",
+        "deferred",
+        "ssl",
+        "http2",
+        "so_keepalive",
+    ];
+    let mut refused = streams.into_iter().chain(["proxy_protocol"]);
+    match refused.find(|name| is_written(name)) {
+        Some(name) => Err(listen.fault(format!(
+            "\"listen\" directive \"{name}\" parameter is incompatible with \"quic\""
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn option(listen: &mut Listen, word: &Word, own: TakeOption) -> Result<(), Fault> {

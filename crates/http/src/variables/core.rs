@@ -95,6 +95,8 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "document_uri" | "uri" => client::path,
         "host" => client::host,
         "http2" => http2::settings::variable,
+        // No client speaks it yet.
+        "http3" => |_, _| true,
         "http_cookie" => client::cookies,
         "http_host" => |request, out| client::known_header(request, Known::Host, out),
         "http_referer" => |request, out| client::known_header(request, Known::Referer, out),

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Spec, Template,
-    parse,
+    Word, parse,
 };
 use framework::compile::{Compiler, Feature};
 use http::chain::{Chain, HeadFilter, Refused, Trailers};
+use http::http3;
 use http::module::{Module, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -22,6 +23,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use transport::listen::HTTP3_NOT_YET;
 
 use super::date_value;
 
@@ -158,6 +160,18 @@ struct Added {
     always: bool,
     /// Replaces the field of that name instead of joining it.
     replaces: bool,
+    /// `Alt-Svc` with variables, which may come to name HTTP/3.
+    may_offer_http3: bool,
+}
+
+impl Added {
+    fn value(&self, request: &mut Request) -> Bytes {
+        let value = self.value.evaluate(request);
+        if self.may_offer_http3 {
+            return http3::without_http3(value);
+        }
+        value
+    }
 }
 
 impl Headers {
@@ -241,6 +255,7 @@ impl Feature for Headers {
                 .map(|line| Added {
                     replaces: line.name.eq_ignore_ascii_case(b"ETag")
                         || line.name.eq_ignore_ascii_case(b"Last-Modified"),
+                    may_offer_http3: is_alt_svc(&line.name) && line.value.as_literal().is_none(),
                     name: line.name,
                     value: compiler.text(&line.value),
                     always: line.always,
@@ -313,19 +328,46 @@ pub fn lines_in_force<'a>(
 }
 
 fn added(setter: &Setter<'_>) -> Result<Vec<AddedLine>, Fault> {
-    setter.lines().iter().map(|line| added_line(line)).collect()
+    let lines = setter.lines().iter();
+    lines.map(|line| added_line(setter, line)).collect()
 }
 
-fn added_line(line: &Line) -> Result<AddedLine, Fault> {
+fn added_line(setter: &Setter<'_>, line: &Line) -> Result<AddedLine, Fault> {
     let always = match line.args.get(2) {
         None => false,
         Some(word) if &*word.bytes == b"always" => true,
         Some(word) => return Err(Fault::invalid_parameter(word)),
     };
+    let name = &line.argument(0).bytes;
+    let value = match is_alt_svc(name) {
+        true => alt_svc(setter, line.argument(1))?,
+        false => Template::parse(line.argument(1))?,
+    };
     Ok(AddedLine {
-        name: Bytes::copy_from_slice(&line.argument(0).bytes),
-        value: Template::parse(line.argument(1))?,
+        name: Bytes::copy_from_slice(name),
+        value,
         always,
+    })
+}
+
+fn is_alt_svc(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"Alt-Svc")
+}
+
+/// A value of `Alt-Svc` that a configuration writes, without HTTP/3 as far as no request has to be asked for it.
+fn alt_svc(setter: &Setter<'_>, word: &Word) -> Result<Template, Fault> {
+    let value = Template::parse(word)?;
+    if !http3::is_offered(&word.bytes) {
+        return Ok(value);
+    }
+    setter.warn_once(word, HTTP3_NOT_YET);
+    let Some(literal) = value.as_literal() else {
+        return Ok(value);
+    };
+    let kept = http3::without_http3(Bytes::copy_from_slice(literal));
+    Template::parse(&Word {
+        bytes: (*kept).into(),
+        ..word.clone()
     })
 }
 
@@ -415,7 +457,7 @@ impl HeadFilter for Headers {
             set_expires(&mut request.response, expires, seconds_now());
         }
         for field in meant(&self.fields, describes) {
-            let value = field.value.evaluate(request);
+            let value = field.value(request);
             add_field(&mut request.response, field, value);
         }
         if meant(&self.trailers, describes).next().is_some() {
@@ -431,7 +473,7 @@ impl Trailers for Headers {
     fn add(&self, request: &mut Request) {
         let describes = describes_the_resource(request.response.status);
         for field in meant(&self.trailers, describes) {
-            let value = field.value.evaluate(request);
+            let value = field.value(request);
             if !value.is_empty() {
                 request.response.trailers.push(Field {
                     name: field.name.clone(),

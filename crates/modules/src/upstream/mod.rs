@@ -260,7 +260,7 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
         return Err(fault.while_reading());
     }
     let (mut primary, mut backup, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-    let mut numbers = Vec::new();
+    let (mut numbers, mut unresolved) = (Vec::new(), Vec::new());
     let checks = compiler.registry::<WrittenChecks>();
     let checks = checks.borrow().of(&name.bytes);
     for (line, supported) in lines {
@@ -278,11 +278,24 @@ fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
             hosts.push(host);
             continue;
         }
-        let peers = server.peers(compiler.files).map_err(Fault::while_reading)?;
+        let peers = match server.peers(compiler.files) {
+            Ok(peers) => peers,
+            Err(fault) => {
+                // Each host that is not found is reported, and their order is that of the lines.
+                unresolved.push(fault.while_reading());
+                continue;
+            }
+        };
         match server.backup {
             true => backup.extend(peers),
             false => primary.extend(peers),
         }
+    }
+    if let Some(last) = unresolved.pop() {
+        unresolved
+            .into_iter()
+            .for_each(|fault| compiler.report(fault));
+        return Err(last);
     }
     let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == SideOf::Peers);
     if !has_primary && of_file.is_none() {

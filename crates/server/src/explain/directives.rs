@@ -1,8 +1,6 @@
 //! What holds in a scope: directives with their places, and what has something to do there.
 
-use conf::{
-    Block, BlockKind, Contexts, Effect, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree,
-};
+use conf::{Block, BlockKind, Contexts, Inherit, Line, Position, Registry, ScopeRef, Spec, Tree};
 use http::tasks::{Task, TaskKind};
 
 use super::Place;
@@ -191,10 +189,7 @@ fn default(spec: &Spec) -> Option<InForce> {
 }
 
 fn no_effect(spec: &Spec) -> Option<&'static str> {
-    match spec.effect {
-        Effect::NoEffect(reason) => Some(reason),
-        Effect::Works => None,
-    }
+    spec.effect.reason_for_none()
 }
 
 /// A line with its end.
