@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use conf::{
-    Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, Registry, Reload, ScopeRef,
-    Tree,
+    Anew, Declared, Diagnostic, Disk, Files, LastReading, Line, Loaded, MissingHosts, Registry,
+    Reload, ScopeRef, Tree,
 };
 use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
@@ -42,6 +42,8 @@ pub(crate) fn registry() -> &'static Registry {
 pub(crate) struct Tidegate {
     /// What is read in place of files of the disk.
     pub(crate) texts: Texts,
+    /// Who is asked for addresses of hosts, where it is to go on without some.
+    pub(crate) hosts: Option<Arc<MissingHosts<Disk>>>,
     /// What is done when the first worker serves.
     pub(crate) serving: Option<Box<dyn Fn() + Send + Sync>>,
     /// Files that a reload need not read again.
@@ -53,6 +55,7 @@ impl Tidegate {
     pub(crate) const fn new() -> Tidegate {
         Tidegate {
             texts: Texts(BTreeMap::new()),
+            hosts: None,
             serving: None,
             last_reading: LastReading::new(),
         }
@@ -84,6 +87,7 @@ impl Files for Texts {
 /// The same, with files that the last reading has found.
 struct KnownTexts<'a> {
     texts: &'a Texts,
+    hosts: Option<&'a MissingHosts<Disk>>,
     last_reading: &'a LastReading,
 }
 
@@ -104,7 +108,10 @@ impl Files for KnownTexts<'_> {
     }
 
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
-        self.texts.addresses(host)
+        match self.hosts {
+            Some(hosts) => hosts.addresses(host),
+            None => self.texts.addresses(host),
+        }
     }
 }
 
@@ -122,6 +129,7 @@ impl Application for Tidegate {
         self.last_reading.begin();
         Box::new(KnownTexts {
             texts: &self.texts,
+            hosts: self.hosts.as_deref(),
             last_reading: &self.last_reading,
         })
     }
@@ -204,6 +212,7 @@ fn compile(
     let compiled = server::compile(&loaded.tree, &environment, default_error_log(options));
     match (main, compiled) {
         (Ok(main), Ok(mut compiled)) => {
+            diagnostics.extend(too_many_connections(&main, &compiled.events));
             compiled.diagnostics.append(&mut diagnostics);
             Ok((main, compiled))
         }
@@ -213,6 +222,25 @@ fn compile(
             Err(diagnostics)
         }
     }
+}
+
+/// nginx's warning about connections that there can be no descriptors for. Threads have theirs together.
+fn too_many_connections(main: &MainLevel, events: &server::events::Events) -> Option<Diagnostic> {
+    let limit = main
+        .open_files_max
+        .or_else(process::identity::open_files_max)?;
+    let of_thread = events.connections as u64;
+    let all = of_thread.saturating_mul(main.threads as u64);
+    if all <= limit {
+        return None;
+    }
+    let text = format!("{all} worker_connections exceed open file resource limit: {limit}");
+    let warning = Diagnostic::warn(text, None);
+    Some(if main.threads == 1 {
+        warning
+    } else {
+        warning.with_hint(format!("{of_thread} of each of {} threads", main.threads))
+    })
 }
 
 /// What the server's part of a configuration is compiled in.
@@ -264,8 +292,15 @@ fn listeners(socket: &Listening, threads: usize) -> impl Iterator<Item = Need> {
 fn listen(options: &ListenOptions) -> Result<OwnedFd, OpenError> {
     engine::net::listen(options).map_err(|failed| {
         let text = not_listening(failed.call, &options.address, &failed.error);
+        let address = match options.address {
+            Address::Inet(address) => Some(address),
+            Address::Unix(_) => None,
+        };
         match failed.error.kind() {
-            io::ErrorKind::AddrInUse => OpenError::AddressInUse(text),
+            io::ErrorKind::AddrInUse => OpenError::AddressInUse(text, address),
+            io::ErrorKind::PermissionDenied if address.is_some() => {
+                OpenError::PortNotPermitted(text)
+            }
             _ => OpenError::Failed(text),
         }
     })

@@ -1,11 +1,10 @@
 //! `tidegate docs`: the manual of a directive on the terminal, and the pages of all of them.
 
-use std::collections::BTreeSet;
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use conf::Registry;
+use conf::{Registry, Spec};
 use server::features::FEATURES;
 use server::reference::{self, Name};
 use server::unknown;
@@ -15,7 +14,7 @@ use crate::application::registry;
 /// Print the manual of a directive, or the names of all
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The directive, or a variable as in '$uri'; without it every directive is listed
+    /// The directive, how several begin, or a variable as in '$uri'; without it every directive is listed
     name: Option<String>,
     /// Write a page for each directive into this folder
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "name")]
@@ -56,7 +55,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let done = match (&arguments.all, &arguments.name) {
         (Some(directory), _) => write_pages(directory, registry),
         (None, Some(name)) => print_page(name, registry),
-        (None, None) => print_names(registry),
+        (None, None) => {
+            print_names(registry);
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,18 +66,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn print_names(registry: &Registry) -> Result<(), String> {
+fn print_names(registry: &Registry) {
     let names = registry.iter().flat_map(|declared| declared.spec().names());
     let names: BTreeSet<&str> = names.collect();
-    names
-        .iter()
-        .try_for_each(|name| print(&format!("{name}\n")))
+    names.iter().for_each(|name| println!("{name}"));
 }
 
 fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
     let mut pages = registry.find(name).map(conf::manual::terminal).peekable();
     if pages.peek().is_some() {
-        return pages.try_for_each(|page| print(&page));
+        pages.for_each(|page| print!("{page}"));
+        return Ok(());
     }
     let variable = name.strip_prefix('$');
     if let Some(variable) = variable.or(is_variable(name).then_some(name)) {
@@ -84,10 +85,33 @@ fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
     if let Some(known) = reference::directives(name).next() {
         return Err(not_yet(name, known));
     }
+    if print_beginning_with(name, registry) {
+        return Ok(());
+    }
     let hint = registry.nearest_name(name);
     let hint = hint.map(|near| format!(", did you mean \"{near}\"?"));
     let hint = hint.unwrap_or_default();
     Err(format!("unknown directive \"{name}\"{hint}"))
+}
+
+/// Lists the directives whose names begin so, with the first sentence of their pages. Whether there are any.
+fn print_beginning_with(beginning: &str, registry: &Registry) -> bool {
+    let specs = registry.iter().map(|declared| declared.spec());
+    let named = specs.flat_map(|spec| spec.names().map(move |name| (name, spec)));
+    let found: BTreeMap<&str, &Spec> = named
+        .filter(|(name, _)| name.starts_with(beginning))
+        .collect();
+    // One name alone is more likely to be misspelled.
+    if found.len() < 2 && !beginning.ends_with('_') {
+        return false;
+    }
+    let width = found.keys().map(|name| name.len()).max().unwrap_or(0);
+    for (name, spec) in &found {
+        let manual = spec.manual();
+        let sentence = manual.split_once(". ").map_or(&*manual, |(first, _)| first);
+        println!("{name:width$}  {}", sentence.trim_end_matches('.'));
+    }
+    !found.is_empty()
 }
 
 /// Whether this is the name of a variable and of no directive.
@@ -136,18 +160,17 @@ fn print_variable(name: &str) -> Result<(), String> {
             known.module, known.name
         ));
     }
-    print(&text)
+    print!("{text}");
+    Ok(())
 }
 
 fn not_yet(name: &str, known: &Name) -> String {
     let Name { owner, module, .. } = known;
+    if owner == module {
+        // A module of others.
+        return format!("{module} has \"{name}\"; Tidegate does not");
+    }
     format!("{owner} has \"{name}\" (module {module}); Tidegate does not yet")
-}
-
-fn print(text: &str) -> Result<(), String> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| error.to_string())
 }
 
 fn write_readme(file: &Path, registry: &Registry) -> Result<(), String> {
@@ -168,8 +191,6 @@ fn write_pages(directory: &Path, registry: &Registry) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-
-    use conf::Effect;
 
     use super::*;
 
@@ -201,7 +222,7 @@ mod tests {
         };
         let mut missing = Vec::new();
         for spec in registry().iter().map(|declared| declared.spec()) {
-            if let Effect::NoEffect(reason) = spec.effect {
+            if let Some(reason) = spec.effect.reason_for_none() {
                 missing.extend(spec.names().filter(|name| !is_listed(name, reason)));
             }
         }

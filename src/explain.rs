@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::Args;
-use conf::{Disk, Level, Recorder};
+use conf::{Diagnostic, Disk, Loaded, MissingHosts, Recorder};
 use engine::net::Address;
 use process::Options;
 use server::explain::{Question, explain};
@@ -56,12 +56,30 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
         Ok(text) if std::io::stdout().write_all(&text).is_ok() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE, // nobody reads it any more
-        Err(text) => crate::failure::fail(&text),
+        Err(Refused::Question(text)) => crate::failure::fail(&text),
+        Err(Refused::Configuration(lines)) => {
+            eprint!("{lines}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Refused {
+    /// A sentence about what was asked.
+    Question(String),
+    /// What is wrong with the configuration: the lines that `-t` prints.
+    Configuration(String),
+}
+
+impl From<String> for Refused {
+    fn from(text: String) -> Refused {
+        Refused::Question(text)
     }
 }
 
 /// What is to be printed.
-fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
+fn answer(arguments: &Arguments) -> Result<Vec<u8>, Refused> {
     let mut question = Question::new(&arguments.url)?;
     for field in &arguments.fields {
         question.add_field(field)?;
@@ -70,9 +88,11 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
     question.from = arguments.from;
     question.to.clone_from(&arguments.to);
     let options = options(arguments)?;
-    // Names that stand in the configuration several times are looked up once.
-    let files = Recorder::new(Disk);
-    let loaded = conf::load(
+    // Names that stand in the configuration several times are looked up once, and what is asked may have nothing to do with one
+    // that is not found.
+    let hosts = MissingHosts::new(Disk);
+    let files = Recorder::new(&hosts);
+    let mut loaded = conf::load(
         &options.conf_path,
         options.conf_prefix(),
         &options.globals,
@@ -80,12 +100,18 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, String> {
         &files,
     );
     if loaded.has_errors() {
-        return Err(errors(&loaded.diagnostics));
+        return Err(errors(&mut loaded, Vec::new()));
     }
     // Not the main level: users and limits of the machine that serves say nothing of requests.
     let environment = environment(&files, &options);
     let compiled = server::compile(&loaded.tree, &environment, default_error_log(&options))
-        .map_err(|diagnostics| errors(&diagnostics))?;
+        .map_err(|diagnostics| errors(&mut loaded, diagnostics))?;
+    for host in hosts.names() {
+        eprintln!(
+            "{}: host not found: \"{host}\", the rest holds",
+            process::PROGRAM
+        );
+    }
     let defaults = arguments.defaults;
     let explained = explain(compiled, &loaded.tree, registry(), &question, defaults)?;
     Ok(match arguments.json {
@@ -105,10 +131,11 @@ fn options(arguments: &Arguments) -> Result<Options, String> {
     options.ok_or_else(|| "the command line asks for nothing".to_owned())
 }
 
-fn errors(diagnostics: &[conf::Diagnostic]) -> String {
-    let errors = diagnostics.iter().filter(|one| one.level == Level::Emerg);
-    let lines: Vec<String> = errors.map(ToString::to_string).collect();
-    lines.join("\n")
+fn errors(loaded: &mut Loaded, compiled: Vec<Diagnostic>) -> Refused {
+    let found = conf::arrange(loaded, compiled);
+    let lines = found.iter();
+    let lines = lines.map(|found| process::log::explained(found, &loaded.sources));
+    Refused::Configuration(lines.collect())
 }
 
 /// An address with its port, or the path of a Unix socket.

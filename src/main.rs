@@ -1,5 +1,8 @@
 //! Tidegate's command line: nginx's flags, and subcommands of our own.
 
+#[macro_use]
+mod output;
+
 mod application;
 mod bench;
 mod cli;

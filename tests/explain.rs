@@ -119,7 +119,7 @@ fn a_site_with_php() {
             "not *.app.example  [nginx.conf:24]",
             "+ location /  [nginx.conf:20]: the longest prefix, and no regex matches",
             "- location ~ /\\.  [nginx.conf:18]: does not match",
-            "try_files: none is there: to /index.php",
+            "try_files: there is no site/2024/post, no site/2024/post/: to /index.php",
             "+ location ~ \\.php$  [nginx.conf:21]: the first regex that matches",
             "- location ~* \\.(js|css|png)$  [nginx.conf:22]: not asked: a regex before it matches",
             "Answer\n  proxy_pass http://127.0.0.1:9000;",
@@ -225,5 +225,43 @@ fn what_cannot_be_explained_says_why() {
     ] {
         let (text, explained) = site.explain(arguments);
         assert!(!explained && text.contains(wanted), "{arguments:?}: {text}");
+    }
+}
+
+/// What is wrong with a configuration is shown as `-t` shows it.
+#[test]
+fn errors_of_the_configuration_are_those_of_a_test() {
+    let site = Site::new("mistakes");
+    let conf = "events {}\nhttp {\n  sendfil on;\n  server { listen 8080; return 200 x; }\n}\n";
+    fs::write(site.0.join("mistaken.conf"), conf).unwrap();
+    let (text, explained) = site.explain(&["-c", "mistaken.conf", "http://x:8080/"]);
+    assert!(!explained, "{text}");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("-p")
+        .arg(&site.0)
+        .args(["-t", "-c", "mistaken.conf"])
+        .output()
+        .unwrap();
+    let tested = String::from_utf8(output.stderr).unwrap();
+    let tested = tested.replace(&format!("{}/", site.0.display()), "");
+    assert!(tested.starts_with(&text), "{text}\n{tested}");
+    assert!(
+        text.contains("\n  hint: did you mean \"sendfile\"?\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn hosts_that_are_not_found_are_named_and_the_rest_is_explained() {
+    let site = Site::new("hosts");
+    let conf = "events {}\nhttp { upstream u { server one.invalid; server two.invalid; }
+        server { listen 8080; location / { return 204; } location /u { proxy_pass http://u; } } }";
+    fs::write(site.0.join("hosts.conf"), conf).unwrap();
+    let (text, explained) = site.explain(&["-c", "hosts.conf", "http://x:8080/"]);
+    assert!(explained, "{text}");
+    assert!(text.contains("Status 204"), "{text}");
+    for host in ["one.invalid", "two.invalid"] {
+        let line = format!("tidegate: host not found: \"{host}\", the rest holds\n");
+        assert!(text.contains(&line), "{text}");
     }
 }

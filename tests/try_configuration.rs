@@ -408,3 +408,18 @@ fn anybody_may_try() {
     assert!(printed.contains(&expected), "{printed}");
     assert!(printed.contains("makes sense only if the master process runs with super-user"));
 }
+
+/// A name that is known on the server's network alone keeps nothing from being tried but requests for it.
+#[test]
+fn hosts_that_are_not_found_are_named_and_the_rest_runs() {
+    let ports = Ports::free();
+    let folder = Folder::new(
+        "events {}\nhttp { server { listen 127.0.0.1:PORT; root FOLDER/www;
+            location /app { proxy_pass http://app.invalid; } } }",
+        ports.old,
+    );
+    let trial = folder.run(&["--port-offset", &ports.offset()]);
+    let line = "tidegate: host not found: \"app.invalid\", requests for it fail\n";
+    assert!(trial.printed.contains(line), "{}", trial.printed);
+    assert_eq!(get(ports.new).as_deref(), Some("the site"));
+}

@@ -120,9 +120,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         true => report.json(),
         false => report.text(),
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| error.to_string())?;
+    print!("{text}");
     let answered = |turns: &mut dyn Iterator<Item = u64>| turns.sum::<u64>() > 0;
     let both = answered(&mut rounds.iter().map(|round| round.a.succeeded))
         && answered(&mut rounds.iter().map(|round| round.b.succeeded));

@@ -1,6 +1,5 @@
 //! The native mode: options become a plan, the plan is run, its outcome is printed.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,15 +58,13 @@ pub(super) struct ReportForm {
 
 impl ReportForm {
     /// Prints `report`.
-    pub(super) fn print(&self, report: &Report<'_>) -> Result<(), String> {
+    pub(super) fn print(&self, report: &Report<'_>) {
         let text = match (self.json, self.csv) {
             (true, _) => report.json(),
             (_, true) => report.csv(),
             _ => report.text(),
         };
-        std::io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(|error| error.to_string())
+        print!("{text}");
     }
 }
 
@@ -92,8 +89,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for warning in machine::prepare(&plan) {
         eprintln!("warning: {warning}");
     }
+    // So many requests fail quickly, so much time does not.
+    if matches!(plan.length, Length::Time(_)) {
+        load::reach(&plan)?;
+    }
     let plan = Arc::new(plan);
-    let mut line = ProgressLine::new();
+    let mut line = ProgressLine::new(&plan);
     let outcome = load::run(&plan, |progress| {
         line.show(progress);
         !interrupt.has_come()
@@ -113,7 +114,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         std::fs::write(path, report.histogram_log()?)
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    options.form.print(&report)?;
+    options.form.print(&report);
     Ok(match outcome.tally.succeeded {
         0 => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use load::Progress;
+use load::plan::{Length, Plan};
 
 /// How often the line is written again.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -12,11 +13,18 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct ProgressLine {
     shown: Option<Instant>,
     terminal: bool,
+    /// When the run ends, its warm-up included.
+    length: Length,
 }
 
 impl ProgressLine {
-    pub(super) fn new() -> ProgressLine {
+    pub(super) fn new(plan: &Plan) -> ProgressLine {
         ProgressLine {
+            length: match plan.length {
+                Length::Time(time) => Length::Time(plan.warmup + time),
+                Length::Each(requests) => Length::Each(requests * plan.connections as u64),
+                requests => requests,
+            },
             shown: None,
             terminal: std::io::stderr().is_terminal(),
         }
@@ -30,10 +38,11 @@ impl ProgressLine {
             self.shown = Some(Instant::now());
             let seconds = progress.elapsed.as_secs_f64();
             let Progress { ended, failed, .. } = progress;
+            let left = left(self.length, progress);
             // A terminal that is gone is no reason to end the run.
             let _ = write!(
                 std::io::stderr(),
-                "\r\x1b[K{seconds:.1} s: {ended} requests, {failed} failed"
+                "\r\x1b[K{seconds:.1} s: {ended} requests, {failed} failed, {left} left"
             );
         }
     }
@@ -42,5 +51,35 @@ impl ProgressLine {
         if self.shown.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// How much of a run is still to come.
+fn left(length: Length, progress: Progress) -> String {
+    match length {
+        Length::Time(time) => {
+            let left = time.saturating_sub(progress.elapsed);
+            format!("{:.0} s", left.as_secs_f64().ceil())
+        }
+        Length::Requests(requests) | Length::Each(requests) => {
+            format!("{} requests", requests.saturating_sub(progress.ended))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_time_or_requests() {
+        let progress = Progress {
+            elapsed: Duration::from_millis(2500),
+            ended: 70,
+            ..Progress::default()
+        };
+        assert_eq!(left(Length::Time(Duration::from_secs(10)), progress), "8 s");
+        assert_eq!(left(Length::Time(Duration::from_secs(1)), progress), "0 s");
+        assert_eq!(left(Length::Requests(100), progress), "30 requests");
     }
 }

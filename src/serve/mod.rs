@@ -241,6 +241,7 @@ impl Prepared {
         let announcement = self.announcement;
         let tidegate = Tidegate {
             texts: Texts(texts),
+            hosts: None,
             last_reading: conf::LastReading::new(),
             // On standard error: where the output is piped, it holds lines of the log alone.
             serving: Some(Box::new(move || {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use conf::{Disk, Files};
+use conf::{Disk, Files, MissingHosts};
 use process::{Action, ErrorLog, Options};
 use rustix::process::Signal;
 
@@ -104,7 +104,7 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         privileged: process::identity::is_superuser(),
     };
     let files = Tolerant::new(&options.conf_path);
-    let loaded = conf::load(
+    let mut loaded = conf::load(
         &options.conf_path,
         options.conf_prefix(),
         &[],
@@ -112,15 +112,10 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         &files,
     );
     if loaded.has_errors() {
-        let line = |found: &conf::Diagnostic| {
-            let level = found.level.name();
-            format!(
-                "{}: [{level}] {}",
-                process::PROGRAM,
-                found.render(&loaded.sources)
-            )
-        };
-        return Err(Refused(loaded.diagnostics.iter().map(line).collect()));
+        let found = conf::arrange(&mut loaded, Vec::new());
+        let lines = found.iter();
+        let lines = lines.map(|found| process::log::explained(found, &loaded.sources));
+        return Err(Refused(lines.collect()));
     }
     let mut rewritten = rewrite::rewrite(
         &loaded,
@@ -175,10 +170,19 @@ impl Trial {
         let replay = Mutex::new(self.replay);
         let outcome = Arc::new(Mutex::new(None));
         let found = Arc::clone(&outcome);
+        let hosts = Arc::new(MissingHosts::new(Disk));
         let tidegate = Tidegate {
             texts: self.texts,
+            hosts: Some(Arc::clone(&hosts)),
             last_reading: conf::LastReading::new(),
             serving: Some(Box::new(move || {
+                for host in hosts.names() {
+                    let program = process::PROGRAM;
+                    let _ = writeln!(
+                        &terminal,
+                        "{program}: host not found: \"{host}\", requests for it fail"
+                    );
+                }
                 let _ = (&terminal).write_all(announcement.as_bytes());
                 if let Some(replay) = lock(&replay).take() {
                     compare(replay, Arc::clone(&found));

@@ -18,6 +18,7 @@ pub mod drawn;
 pub mod grpc;
 pub mod machine;
 pub mod plan;
+mod reach;
 pub mod report;
 mod response;
 mod run;
@@ -30,5 +31,6 @@ pub mod tls;
 
 pub use conditions::Conditions;
 pub use plan::Plan;
+pub use reach::reach;
 pub use run::{Connections, First, Outcome, Progress, Sample, run};
 pub use target::{Target, TargetError};

@@ -157,12 +157,19 @@ impl Handle for TryFiles {
 
     fn imagine<'a>(&'a self, request: &'a mut Request) -> Ran<'a, Imagined> {
         Ran::wait(async move {
-            let step = self.begin(request).said().await;
+            let (step, looked_for) = self.look(request).await;
+            let none = format!("there is no {}", looked_for.join(", no "));
             let text = match &step {
-                Step::Next => format!("{} is there", for_people(&request.uri)),
-                Step::Redirect { uri, .. } => format!("none is there: to {}", for_people(uri)),
-                Step::Named(name) => format!("none is there: to {}", for_people(name)),
-                Step::Finish(status) => format!("none is there: status {status}"),
+                Step::Next => match looked_for.split_last() {
+                    Some((path, [])) => format!("{path} is there"),
+                    Some((path, before)) => {
+                        format!("there is no {}; {path} is there", before.join(", no "))
+                    }
+                    None => "done".to_owned(),
+                },
+                Step::Redirect { uri, .. } => format!("{none}: to {}", for_people(uri)),
+                Step::Named(name) => format!("{none}: to {}", for_people(name)),
+                Step::Finish(status) => format!("{none}: status {status}"),
                 _ => "done".to_owned(),
             };
             Imagined::Does {
@@ -183,6 +190,30 @@ impl TryFiles {
         let path = request.document_root();
         let root = path.len();
         self.go_on(request, path, root, &self.candidates)
+    }
+
+    /// Does the same, and says for which paths it has looked.
+    async fn look(&self, request: &mut Request) -> (Step, Vec<String>) {
+        let mut looked_for = Vec::new();
+        if !request.has_filename() {
+            return (Step::Finish(500), looked_for);
+        }
+        let alias = request.plan.core.root.alias;
+        let mut path = request.document_root();
+        let root = path.len();
+        for candidate in &self.candidates {
+            path.truncate(root);
+            append_name(&candidate.name, alias, request, &mut path);
+            let slash = if candidate.is_directory { "/" } else { "" };
+            looked_for.push(format!("{}{slash}", for_people(&path)));
+            let looked = open_file_cache::test(request, &path).said().await;
+            if is_there(request, &path, candidate, looked) {
+                let name = path.get(root..).unwrap_or_default();
+                choose(request, alias, name, candidate.is_directory);
+                return (Step::Next, looked_for);
+            }
+        }
+        (self.otherwise(request, alias), looked_for)
     }
 
     /// Looks for these, the last of the candidates. The path begins with the root, whose length is given.

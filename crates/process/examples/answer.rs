@@ -186,7 +186,7 @@ fn listen(address: &str) -> (NeedKind, Box<dyn Fn() -> Result<OwnedFd, OpenError
     let failed = move |error: std::io::Error| {
         let words = process::log::failure(&format!("bind() to {text} failed"), &error);
         match error.kind() {
-            std::io::ErrorKind::AddrInUse => OpenError::AddressInUse(words),
+            std::io::ErrorKind::AddrInUse => OpenError::AddressInUse(words, None),
             _ => OpenError::Failed(words),
         }
     };

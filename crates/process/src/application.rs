@@ -2,6 +2,7 @@
 //! configuration needs, [`Worker`] runs it.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -192,8 +193,10 @@ pub enum NeedKind {
 /// Why a descriptor could not be opened, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has the address: worth another try, and no error in a test.
-    AddressInUse(String),
+    /// Another process has the address, if it is one of a network: worth another try, and no error in a test.
+    AddressInUse(String, Option<SocketAddr>),
+    /// A port that is not for this user.
+    PortNotPermitted(String),
     /// Anything else.
     Failed(String),
 }
@@ -202,7 +205,9 @@ impl OpenError {
     /// The words for the log.
     pub fn text(&self) -> &str {
         match self {
-            OpenError::AddressInUse(text) | OpenError::Failed(text) => text,
+            OpenError::AddressInUse(text, _)
+            | OpenError::PortNotPermitted(text)
+            | OpenError::Failed(text) => text,
         }
     }
 }

@@ -9,10 +9,12 @@ use rustix::fs::{FileType, Mode, Uid};
 use rustix::io::FdFlags;
 
 use base::syslog;
+use conf::Style;
 
 use crate::application::{LogPlace, LogTarget, Need, NeedKind, OpenError};
 use crate::bundle;
 use crate::log::{Level, Log, Output, Target};
+use crate::occupant;
 
 /// How often a start or a reload tries to bind before it gives up, and how long it waits in between, as nginx does:
 /// another program may be just about to end.
@@ -66,9 +68,14 @@ impl Descriptors {
                 match (need.open)() {
                     Ok(descriptor) => opened.0.push(hold(need, descriptor)),
                     Err(error) => {
-                        log.write(Level::Emerg, error.text());
+                        // The next attempts fail for the same reason.
+                        let explanation = match attempt {
+                            1 => explanation(&error),
+                            _ => String::new(),
+                        };
+                        log.write_explained(Level::Emerg, error.text(), &explanation);
                         errors.push(error.text().to_owned());
-                        if matches!(error, OpenError::AddressInUse(_)) {
+                        if matches!(error, OpenError::AddressInUse(..)) {
                             in_use.push(need);
                         }
                     }
@@ -276,14 +283,29 @@ pub(crate) fn probe(needs: &[Need], log: &Log) -> bool {
     let mut fine = true;
     for need in needs {
         match (need.probe)() {
-            Ok(()) | Err(OpenError::AddressInUse(_)) => {}
-            Err(OpenError::Failed(text)) => {
-                log.write(Level::Emerg, text);
+            Ok(()) | Err(OpenError::AddressInUse(..)) => {}
+            Err(error) => {
+                log.write_explained(Level::Emerg, error.text(), &explanation(&error));
                 fine = false;
             }
         }
     }
     fine
+}
+
+/// What else there is to say to who reads an error on a terminal.
+fn explanation(error: &OpenError) -> String {
+    let hint = match error {
+        OpenError::AddressInUse(_, Some(address)) => occupant::hint(*address),
+        OpenError::PortNotPermitted(_) => {
+            "ports below 1024 are for root, and for programs with CAP_NET_BIND_SERVICE".to_owned()
+        }
+        _ => return String::new(),
+    };
+    format!(
+        "  {} {hint}\n",
+        crate::log::style().paint(Style::HINT, "hint:")
+    )
 }
 
 fn hold(need: &Need, descriptor: OwnedFd) -> Held {
@@ -419,7 +441,7 @@ mod tests {
         let needs = [need("a", move || {
             counted.set(counted.get() + 1);
             if counted.get() < 2 {
-                Err(OpenError::AddressInUse("in use".into()))
+                Err(OpenError::AddressInUse("in use".into(), None))
             } else {
                 anything()
             }
@@ -432,7 +454,7 @@ mod tests {
     fn another_failure_is_final_and_all_are_reported() {
         let needs = [
             need("a", || Err(OpenError::Failed("no a".into()))),
-            need("b", || Err(OpenError::AddressInUse("no b".into()))),
+            need("b", || Err(OpenError::AddressInUse("no b".into(), None))),
         ];
         let errors = Descriptors::open(&needs, &Descriptors::default(), &silent());
         assert_eq!(

@@ -135,6 +135,12 @@ pub(crate) fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     })
 }
 
+/// How many files the worker process may have open at most; `None` without a limit. A start raises the limit as far as it may.
+#[must_use]
+pub fn open_files_max() -> Option<u64> {
+    rustix::process::getrlimit(Resource::Nofile).maximum
+}
+
 /// Gives this thread, and those that it starts from now on, a nice value; 0 leaves it as it is. The
 /// error is the call that failed, in nginx's words.
 pub(crate) fn set_priority(priority: i32) -> Result<(), String> {

@@ -20,6 +20,7 @@ pub mod identity;
 mod interrupt;
 pub mod log;
 mod master;
+mod occupant;
 pub mod options;
 mod pid_file;
 pub mod probe;

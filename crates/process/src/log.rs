@@ -165,6 +165,13 @@ pub(crate) fn style() -> Style {
     })
 }
 
+/// What `-t` prints of a diagnostic: whole lines.
+pub fn explained(found: &conf::Diagnostic, sources: &[conf::SourceFile]) -> String {
+    let level = coloured(found.level.into());
+    let explanation = found.explanation(sources, style());
+    format!("{PROGRAM}: [{level}] {found}\n{explanation}")
+}
+
 /// A level's name as standard error shows it.
 fn coloured(level: Level) -> String {
     let colour = match level {

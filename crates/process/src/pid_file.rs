@@ -36,6 +36,13 @@ pub(crate) enum ReadError {
     Invalid(PathBuf, String),
 }
 
+impl ReadError {
+    /// Whether there is no such file.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, ReadError::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound)
+    }
+}
+
 impl Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

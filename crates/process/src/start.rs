@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns};
+use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns, Style};
 
 use crate::application::{Application, Needs};
 use crate::daemon;
@@ -104,9 +104,14 @@ impl Findings {
 
 /// `-t` and `-T`.
 fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), Refused> {
-    // Notices are for the person who tests, with `-q` no less: what is accepted without effect is
-    // one of them, and nginx, where it has an effect, would not have to say so.
-    let log = Log::test(options, Level::Notice);
+    // Notices are for the person who tests: what is accepted without effect is one of them. With `-q` there is none to read
+    // them.
+    let console = if options.quiet {
+        Level::Warn
+    } else {
+        Level::Notice
+    };
+    let log = Log::test(options, console);
     let path = options.conf_path.display();
     let say = |text: String| {
         if !options.quiet {
@@ -162,7 +167,11 @@ fn send_signal(
     log.notice("signal process started");
     let path = &examined.needs.master.pid;
     let pid = pid_file::read(path).map_err(|error| {
-        log.write(Level::Error, error);
+        let explanation = match error.is_missing() {
+            true => not_running("no server with this configuration runs"),
+            false => String::new(),
+        };
+        log.write_explained(Level::Error, error, &explanation);
         Refused
     })?;
     let number = signal.number();
@@ -195,10 +204,23 @@ fn send_signal(
         }
         Err(error) => {
             let text = crate::log::failure(&format!("kill({pid}, {number}) failed"), &error);
-            log.write(Level::Alert, text);
+            let explanation = match rustix::io::Errno::from_io_error(&error) {
+                Some(rustix::io::Errno::SRCH) => not_running(&format!(
+                    "the server that wrote \"{}\" has ended",
+                    path.display()
+                )),
+                _ => String::new(),
+            };
+            log.write_explained(Level::Alert, text, &explanation);
             Err(Refused)
         }
     }
+}
+
+/// What there is to say to who signals a server that does not run.
+fn not_running(why: &str) -> String {
+    let hint = crate::log::style().paint(Style::HINT, "hint:");
+    format!("  {hint} {why}; without -s it is started\n")
 }
 
 /// Becomes a master and serves until it is told to end.

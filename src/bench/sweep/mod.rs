@@ -124,9 +124,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             )
         }
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| error.to_string())?;
+    print!("{text}");
     Ok(match points.iter().any(|point| point.succeeded > 0) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -199,7 +197,7 @@ fn measure(
             return Ok((points, true));
         }
         let plan = Arc::new(plan.clone());
-        let mut line = ProgressLine::new();
+        let mut line = ProgressLine::new(&plan);
         let outcome = load::run(&plan, |progress| {
             line.show(progress);
             !interrupt.has_come()

@@ -1,0 +1,28 @@
+//! Whether servers listen where load is to be sent, before a run that would go on failing until its time is over.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use engine::net::Address;
+
+use crate::plan::Plan;
+
+/// Connects to every server of a plan once.
+///
+/// # Errors
+/// The first address that no connection can be made to, and why.
+pub fn reach(plan: &Plan) -> Result<(), String> {
+    let mut tried: Vec<&Address> = Vec::new();
+    for address in plan.servers.iter().map(|server| &server.address) {
+        if tried.contains(&address) {
+            continue;
+        }
+        tried.push(address);
+        let connected = match address {
+            Address::Inet(inet) => TcpStream::connect_timeout(inet, plan.timeout).map(drop),
+            Address::Unix(path) => UnixStream::connect(path).map(drop),
+        };
+        connected.map_err(|error| format!("no connection to {address} can be made: {error}"))?;
+    }
+    Ok(())
+}
