@@ -1,0 +1,207 @@
+//! Objects in memory within a bound, for whatever is asked for by a key: the memory tier of the store.
+//!
+//! A [`Store`] is a number of shards, each behind a lock of its own (`shard.rs`). A shard has an index from a key's hash
+//! to a place (`index.rs`), segments in which small objects lie one behind the other (`segment.rs`), extents for large
+//! ones (`extent.rs`), and two queues of segments that S3-FIFO evicts from (`queue.rs`, `ghost.rs`). What a record looks
+//! like is `record.rs`' business, `lifetime.rs` says which objects lie together because they expire together.
+//!
+//! Times are seconds that the caller counts: the store reads no clock. It knows no protocol, no configuration, does no I/O
+//! and starts no thread. A caller's closure runs under the lock of one shard: it copies at most a small value or takes a
+//! share of an extent, makes no system call and asks the store nothing.
+
+mod extent;
+mod ghost;
+mod index;
+mod lifetime;
+mod queue;
+mod record;
+mod segment;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use extent::Large;
+pub use shard::{Cas, Change, Content, Counts, Item, Outcome, Revision, Value, Write};
+
+use shard::{Shard, Sought};
+
+/// Seconds of the caller's clock.
+pub type Seconds = u32;
+
+/// Values of at most this many bytes are copied out; larger ones lie in extents, which are lent.
+pub const COPIED_MAX: usize = 16 * 1024;
+
+/// Longest key.
+pub const KEY_LENGTH_MAX: usize = u16::MAX as usize;
+
+/// Smallest share of the limit that a shard is made for.
+const SHARD_MIN: usize = 4 << 20;
+
+const SHARDS_MAX: usize = 256;
+
+/// Bytes that eviction frees under one lock while a limit shrinks.
+const SHRINK_STEP: usize = 1 << 20;
+
+/// What a store is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes that it may occupy, its tables included.
+    pub limit: usize,
+    /// The longest value that is to fit: shards are made large enough for several of them.
+    pub value_max: usize,
+    /// Whether objects make room for new ones. Else a full store refuses.
+    pub evicts: bool,
+}
+
+/// Objects by key.
+pub struct Store {
+    shards: Box<[Aligned]>,
+    /// Length of a value from which on it lies in an extent.
+    extent_min: usize,
+}
+
+/// Locks of neighbours do not share a line of the processor's cache.
+#[repr(align(128))]
+struct Aligned(Mutex<Shard>);
+
+/// How far a walk over all objects has come ([`Store::visit`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    shard: usize,
+    bucket: usize,
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new(settings: Settings) -> Store {
+        let least = SHARD_MIN.max(settings.value_max.saturating_mul(8));
+        let count = (settings.limit / least).clamp(1, SHARDS_MAX);
+        let count = 1 << count.ilog2();
+        let limit = settings.limit / count;
+        let shards = (0..count)
+            .map(|number| Shard::new(limit, settings.evicts, number as u64, count as u64));
+        let shards: Box<[Aligned]> = shards.map(|shard| Aligned(Mutex::new(shard))).collect();
+        let extent_min = shards.first().map_or(0, |first| lock(first).extent_min());
+        Store { shards, extent_min }
+    }
+
+    /// Values of at least this length are best given as a [`Large`], which is taken over as it is.
+    #[must_use]
+    pub fn extent_min(&self) -> usize {
+        self.extent_min
+    }
+
+    /// Reads an object, which counts as use of it. `read` sees it as it was before.
+    pub fn get<R>(&self, key: &[u8], now: Seconds, read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
+        let sought = sought(key, now);
+        self.shard(sought).get(sought, read)
+    }
+
+    /// Reads an object, which does not count as use of it.
+    pub fn peek<R>(&self, key: &[u8], now: Seconds, read: impl FnOnce(Item<'_>) -> R) -> Option<R> {
+        let sought = sought(key, now);
+        self.shard(sought).peek(sought, read)
+    }
+
+    /// Looks at the object, if there is one, and does what `decide` says: no one else sees or changes it in between.
+    ///
+    /// Every kind of conditional change is this one. Keys longer than [`KEY_LENGTH_MAX`] are [`Outcome::TooLarge`].
+    pub fn update<'a>(
+        &self,
+        key: &[u8],
+        now: Seconds,
+        decide: impl FnOnce(Option<Item<'_>>) -> Change<'a>,
+    ) -> Outcome {
+        let sought = sought(key, now);
+        self.shard(sought).update(sought, decide)
+    }
+
+    /// Removes an object. Whether there was one.
+    pub fn remove(&self, key: &[u8], now: Seconds) -> bool {
+        let removed = |item: Option<Item<'_>>| match item {
+            Some(_) => Change::Remove,
+            None => Change::Keep,
+        };
+        self.update(key, now, removed) == Outcome::Removed
+    }
+
+    /// Forgets at `at` all that was stored before; at once where that has come. A later call takes the place of one whose
+    /// time has not come.
+    pub fn flush(&self, at: Seconds, now: Seconds) {
+        for shard in &self.shards {
+            lock(shard).flush(at, now);
+        }
+    }
+
+    /// Looks at the objects of a few buckets. Where to go on is returned, nothing at the end.
+    ///
+    /// What stays where it is for the whole walk is seen at least once; what is stored meanwhile may be seen or not.
+    pub fn visit(&self, from: Cursor, now: Seconds, seen: impl FnMut(Item<'_>)) -> Option<Cursor> {
+        let Cursor { shard, bucket } = from;
+        match lock(self.shards.get(shard)?).visit(bucket, now, seen) {
+            Some(bucket) => Some(Cursor { shard, bucket }),
+            None => {
+                let (shard, bucket) = (shard + 1, 0);
+                (shard < self.shards.len()).then_some(Cursor { shard, bucket })
+            }
+        }
+    }
+
+    /// Changes how much may be occupied. What is above goes at once, a stretch at a time.
+    pub fn set_limit(&self, limit: usize, now: Seconds) {
+        let limit = limit / self.shards.len();
+        for shard in &self.shards {
+            lock(shard).set_limit(limit);
+            while lock(shard).shrink(SHRINK_STEP, now) {}
+        }
+    }
+
+    /// Frees what has expired, a stretch in each shard. Whether there is more.
+    pub fn sweep(&self, now: Seconds) -> bool {
+        let mut is_more = false;
+        for shard in &self.shards {
+            is_more |= lock(shard).sweep(now);
+        }
+        is_more
+    }
+
+    /// What all shards have counted and hold.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for shard in &self.shards {
+            sum.add(&lock(shard).counts());
+        }
+        sum
+    }
+
+    fn shard(&self, sought: Sought<'_>) -> MutexGuard<'_, Shard> {
+        let mask = self.shards.len() - 1; // a power of two
+        lock(&self.shards[sought.hash as usize & mask])
+    }
+}
+
+fn sought(key: &[u8], now: Seconds) -> Sought<'_> {
+    let hash = base::hash::of(key);
+    Sought { hash, key, now }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shards = self.shards.len();
+        f.debug_struct("Store").field("shards", &shards).finish()
+    }
+}
+
+/// A panic under the lock leaves the shard in a state that nothing is known of, so it is emptied.
+fn lock(shard: &Aligned) -> MutexGuard<'_, Shard> {
+    shard.0.lock().unwrap_or_else(|poisoned| {
+        let mut guard = PoisonError::into_inner(poisoned);
+        guard.clear();
+        shard.0.clear_poison();
+        guard
+    })
+}

@@ -1,0 +1,172 @@
+//! A record: what a segment holds of one object, its head, then key and value or the number of an extent.
+//!
+//! The head has 22 bytes, 26 where the object has flags: CAS 8, expiry 4, last use 4, length of the key 2, length of the
+//! value 3, marks 1. Records begin at multiples of [`UNIT`].
+
+use crate::Seconds;
+
+/// Records begin at multiples of this many bytes.
+pub(crate) const UNIT: usize = 4;
+
+/// Bytes of a head without flags.
+const HEAD: usize = 22;
+
+const FLAGS: usize = 4;
+
+const READ: u8 = 1;
+const DEAD: u8 = 2;
+const HAS_FLAGS: u8 = 4;
+const IS_EXTENT: u8 = 8;
+/// From this bit on marks are the caller's.
+const CALLERS: u32 = 4;
+
+const AT_MARKS: usize = 21;
+
+/// The head of a record, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) cas: u64,
+    /// When the object ends to be there, or 0.
+    pub(crate) expires: Seconds,
+    /// When it was last read or written.
+    pub(crate) used: Seconds,
+    pub(crate) key_length: u16,
+    /// Length of the value in the record; of an extent its number.
+    pub(crate) value: u32,
+    pub(crate) flags: u32,
+    /// Whether it has been read.
+    pub(crate) is_read: bool,
+    pub(crate) is_dead: bool,
+    pub(crate) is_extent: bool,
+    /// Four bits of the caller.
+    pub(crate) marks: u8,
+}
+
+impl Head {
+    /// The head of the record that begins here.
+    pub(crate) fn read(record: &[u8]) -> Head {
+        let marks = record[AT_MARKS];
+        let mut flags = 0;
+        if marks & HAS_FLAGS != 0 {
+            flags = u32_at(record, HEAD);
+        }
+        let value = [record[18], record[19], record[20], 0];
+        Head {
+            cas: u64::from(u32_at(record, 0)) | u64::from(u32_at(record, 4)) << 32,
+            expires: u32_at(record, 8),
+            used: u32_at(record, 12),
+            key_length: u16::from_le_bytes([record[16], record[17]]),
+            value: u32::from_le_bytes(value),
+            flags,
+            is_read: marks & READ != 0,
+            is_dead: marks & DEAD != 0,
+            is_extent: marks & IS_EXTENT != 0,
+            marks: marks >> CALLERS,
+        }
+    }
+
+    /// Writes it where it was read, or where its record begins.
+    pub(crate) fn write(&self, record: &mut [u8]) {
+        record[..8].copy_from_slice(&self.cas.to_le_bytes());
+        record[8..12].copy_from_slice(&self.expires.to_le_bytes());
+        record[12..16].copy_from_slice(&self.used.to_le_bytes());
+        record[16..18].copy_from_slice(&self.key_length.to_le_bytes());
+        record[18..21].copy_from_slice(&self.value.to_le_bytes()[..3]);
+        let mut marks = self.marks << CALLERS;
+        for (is_set, mark) in [
+            (self.is_read, READ),
+            (self.is_dead, DEAD),
+            (self.flags != 0, HAS_FLAGS),
+            (self.is_extent, IS_EXTENT),
+        ] {
+            if is_set {
+                marks |= mark;
+            }
+        }
+        record[AT_MARKS] = marks;
+        if self.flags != 0 {
+            record[HEAD..HEAD + FLAGS].copy_from_slice(&self.flags.to_le_bytes());
+        }
+    }
+
+    /// Where key and value begin.
+    pub(crate) fn length(&self) -> usize {
+        match self.flags {
+            0 => HEAD,
+            _ => HEAD + FLAGS,
+        }
+    }
+
+    /// Bytes that the record takes in its segment.
+    pub(crate) fn record_length(&self) -> usize {
+        let mut body = 0;
+        if !self.is_extent {
+            body = usize::from(self.key_length) + self.value as usize;
+        }
+        (self.length() + body).next_multiple_of(UNIT)
+    }
+
+    /// The key, of what is no extent.
+    pub(crate) fn key<'a>(&self, record: &'a [u8]) -> &'a [u8] {
+        let begin = self.length();
+        &record[begin..begin + usize::from(self.key_length)]
+    }
+
+    /// The value, of what is no extent.
+    pub(crate) fn value<'a>(&self, record: &'a [u8]) -> &'a [u8] {
+        let begin = self.length() + usize::from(self.key_length);
+        &record[begin..begin + self.value as usize]
+    }
+
+    /// When it expires, if it does.
+    pub(crate) fn expiry(&self) -> Option<Seconds> {
+        (self.expires != 0).then_some(self.expires)
+    }
+
+    pub(crate) fn is_expired(&self, now: Seconds) -> bool {
+        self.expires != 0 && self.expires <= now
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let plain = Head {
+            cas: u64::MAX - 3,
+            expires: 7,
+            used: u32::MAX,
+            key_length: 3,
+            value: 2,
+            flags: 0,
+            is_read: true,
+            is_dead: false,
+            is_extent: false,
+            marks: 9,
+        };
+        let mut record = [0; 40];
+        plain.write(&mut record);
+        assert_eq!(Head::read(&record), plain);
+        assert_eq!(plain.record_length(), 28);
+        record[22..27].copy_from_slice(b"keyva");
+        assert_eq!(plain.key(&record), b"key");
+        assert_eq!(plain.value(&record), b"va");
+        let other = Head {
+            flags: 0x0102_0304,
+            is_read: false,
+            is_dead: true,
+            is_extent: true,
+            value: (1 << 24) - 1,
+            ..plain
+        };
+        other.write(&mut record);
+        assert_eq!(Head::read(&record), other);
+        assert_eq!(other.record_length(), 28);
+    }
+}

@@ -1,0 +1,739 @@
+//! One shard: what happens to its objects under its lock.
+//!
+//! Room is made before anything is written (`room.rs`), so that what is occupied stays within the limit but for the
+//! segments that records move to meanwhile.
+
+mod room;
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::extent::{self, Extents, Large};
+use crate::ghost::Ghost;
+use crate::index::{Found, Index, Place};
+use crate::queue::Queue;
+use crate::record::Head;
+use crate::segment::{Segments, Stage};
+use crate::{KEY_LENGTH_MAX, Seconds, lifetime};
+
+/// An object as a closure sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: Value<'a>,
+    /// What it was stored with.
+    pub flags: u32,
+    /// Changes with every store; never the same for two objects of one key.
+    pub cas: u64,
+    /// From when on it is not there any more.
+    pub expires: Option<Seconds>,
+    /// When it was last stored or read.
+    pub used: Seconds,
+    /// Whether it has been read.
+    pub is_read: bool,
+    /// Four bits of the caller.
+    pub marks: u8,
+}
+
+/// A value, under the lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'a> {
+    bytes: &'a [u8],
+    /// Where they lie, if that is one.
+    extent: Option<&'a Bytes>,
+}
+
+impl<'a> Value<'a> {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// A share of the extent that the bytes lie in, which lives as long as it is held. Nothing where they are to be copied.
+    #[must_use]
+    pub fn lent(self) -> Option<Bytes> {
+        self.extent.map(|extent| extent.slice_ref(self.bytes))
+    }
+}
+
+/// What becomes of an object, and of the key of one that is not there.
+#[derive(Debug)]
+pub enum Change<'a> {
+    /// Nothing.
+    Keep,
+    /// It goes, if it is there.
+    Remove,
+    /// It is this from now on.
+    Write(Write<'a>),
+    /// Its value gets these bytes behind it; the rest stays.
+    Append(&'a [u8], Cas),
+    /// Its value gets these bytes in front of it; the rest stays.
+    Prepend(&'a [u8], Cas),
+    /// What stands beside its value changes.
+    Revise(Revision),
+}
+
+/// An object that is stored.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// Its value.
+    pub content: Content<'a>,
+    /// See [`Item::flags`].
+    pub flags: u32,
+    /// From when on it is not there any more.
+    pub expires: Option<Seconds>,
+    /// See [`Item::cas`].
+    pub cas: Cas,
+    /// See [`Item::marks`].
+    pub marks: u8,
+}
+
+/// A value to be stored.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// It is copied.
+    Copied(&'a [u8]),
+    /// It is taken over, where it is long enough for an extent.
+    Given(Large),
+}
+
+/// What stands beside a value; what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Revision {
+    /// From when on it is not there any more.
+    pub expires: Option<Option<Seconds>>,
+    /// See [`Item::cas`].
+    pub cas: Option<Cas>,
+    /// See [`Item::marks`].
+    pub marks: Option<u8>,
+    /// Whether that is a use of it.
+    pub is_use: bool,
+}
+
+/// Where the next CAS of an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cas {
+    /// The store.
+    Next,
+    /// The caller.
+    Given(u64),
+}
+
+/// What has come of an [`update`](crate::Store::update).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing was to be done, or there was nothing to do it to.
+    Kept,
+    /// It is gone.
+    Removed,
+    /// It is stored or changed, and has this CAS.
+    Stored(u64),
+    /// No object of this size fits. What was to be written over is gone.
+    TooLarge,
+    /// There is no room, and nothing may be evicted. What was to be written over is gone.
+    NoRoom,
+}
+
+/// What a store holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes that it may occupy.
+    pub limit: usize,
+    /// Bytes that it occupies, with all tables.
+    pub occupied: usize,
+    /// Bytes of objects: heads, keys and values.
+    pub live: usize,
+    /// Bytes of tables.
+    pub tables: usize,
+    /// Objects, those among them that have expired and were not looked at since.
+    pub objects: u64,
+    /// Objects that were stored since the beginning.
+    pub stored: u64,
+    /// Objects that had to make room.
+    pub evicted: u64,
+    /// Those of them that had never been read.
+    pub evicted_unread: u64,
+    /// Objects that had expired when they were found.
+    pub expired: u64,
+    /// Those of them that had never been read.
+    pub expired_unread: u64,
+    /// Segments that have memory.
+    pub segments: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.limit += other.limit;
+        self.occupied += other.occupied;
+        self.live += other.live;
+        self.tables += other.tables;
+        self.objects += other.objects;
+        self.stored += other.stored;
+        self.evicted += other.evicted;
+        self.evicted_unread += other.evicted_unread;
+        self.expired += other.expired;
+        self.expired_unread += other.expired_unread;
+        self.segments += other.segments;
+    }
+}
+
+/// What a shard has counted since it began.
+#[derive(Default)]
+struct Counted {
+    stored: u64,
+    evicted: u64,
+    evicted_unread: u64,
+    expired: u64,
+    expired_unread: u64,
+}
+
+/// What an operation asks for, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Sought<'a> {
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+    pub(crate) now: Seconds,
+}
+
+pub(crate) struct Shard {
+    limit: usize,
+    evicts: bool,
+    index: Index,
+    segments: Segments,
+    extents: Extents,
+    /// What extents occupy.
+    extent_bytes: usize,
+    small: Queue,
+    main: Queue,
+    ghost: Ghost,
+    /// Segments in the order in which all of them will have expired; those where something never does are missing.
+    by_expiry: BTreeSet<(Seconds, u32)>,
+    /// The CAS of the object that is stored next, and how far they are apart, so that no two shards give the same.
+    cas: u64,
+    cas_step: u64,
+    /// When all is to be forgotten.
+    flush_at: Option<Seconds>,
+    counted: Counted,
+    /// A value that is being put together.
+    scratch: Vec<u8>,
+}
+
+impl Shard {
+    pub(crate) fn new(limit: usize, evicts: bool, number: u64, count: u64) -> Shard {
+        Shard {
+            limit,
+            evicts,
+            index: Index::new(),
+            segments: Segments::new(limit),
+            extents: Extents::default(),
+            extent_bytes: 0,
+            small: Queue::default(),
+            main: Queue::default(),
+            ghost: Ghost::new(),
+            by_expiry: BTreeSet::new(),
+            cas: number + 1,
+            cas_step: count,
+            flush_at: None,
+            counted: Counted::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Values from this length on lie in extents.
+    pub(crate) fn extent_min(&self) -> usize {
+        (self.segments.size() / 8).min(crate::COPIED_MAX)
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            limit: self.limit,
+            occupied: self.occupied(),
+            live: self.segments.live() + self.extent_bytes,
+            tables: self.index.bytes() + self.ghost.bytes(),
+            objects: self.index.objects() as u64,
+            stored: self.counted.stored,
+            evicted: self.counted.evicted,
+            evicted_unread: self.counted.evicted_unread,
+            expired: self.counted.expired,
+            expired_unread: self.counted.expired_unread,
+            segments: self.segments.count() as u64,
+        }
+    }
+
+    pub(crate) fn get<R>(
+        &mut self,
+        sought: Sought<'_>,
+        read: impl FnOnce(Item<'_>) -> R,
+    ) -> Option<R> {
+        let found = self.find(sought)?;
+        let result = read(self.item(found.place));
+        self.index.count_use(found, sought.hash);
+        self.use_record(found.place, sought.now);
+        Some(result)
+    }
+
+    pub(crate) fn peek<R>(
+        &mut self,
+        sought: Sought<'_>,
+        read: impl FnOnce(Item<'_>) -> R,
+    ) -> Option<R> {
+        let found = self.find(sought)?;
+        Some(read(self.item(found.place)))
+    }
+
+    pub(crate) fn update<'a>(
+        &mut self,
+        sought: Sought<'_>,
+        decide: impl FnOnce(Option<Item<'_>>) -> Change<'a>,
+    ) -> Outcome {
+        if sought.key.len() > KEY_LENGTH_MAX {
+            return Outcome::TooLarge;
+        }
+        let found = self.find(sought);
+        let change = decide(found.map(|found| self.item(found.place)));
+        match (change, found) {
+            (Change::Keep, _)
+            | (
+                Change::Remove | Change::Append(..) | Change::Prepend(..) | Change::Revise(_),
+                None,
+            ) => Outcome::Kept,
+            (Change::Remove, Some(found)) => {
+                self.remove(found, sought.hash);
+                Outcome::Removed
+            }
+            (Change::Write(write), found) => self.write(sought, write, found),
+            (Change::Append(more, cas), Some(found)) => self.join(sought, found, (&[], more), cas),
+            (Change::Prepend(more, cas), Some(found)) => self.join(sought, found, (more, &[]), cas),
+            (Change::Revise(revision), Some(found)) => self.revise(sought, found, revision),
+        }
+    }
+
+    pub(crate) fn flush(&mut self, at: Seconds, now: Seconds) {
+        self.flush_at = Some(at);
+        self.flush_if_due(now);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.index = Index::new();
+        self.segments.clear();
+        self.extents.clear();
+        self.extent_bytes = 0;
+        self.small = Queue::default();
+        self.main = Queue::default();
+        self.ghost = Ghost::new();
+        self.by_expiry.clear();
+    }
+
+    /// Shows what a bucket and its neighbours hold. The next bucket, if there is one.
+    pub(crate) fn visit(
+        &mut self,
+        from: usize,
+        now: Seconds,
+        mut seen: impl FnMut(Item<'_>),
+    ) -> Option<usize> {
+        const BUCKETS: usize = 16;
+        self.flush_if_due(now);
+        let end = self.index.buckets().min(from + BUCKETS);
+        for bucket in from..end {
+            for place in self.index.places(bucket) {
+                if !Head::read(self.segments.record(place)).is_expired(now) {
+                    seen(self.item(place));
+                }
+            }
+        }
+        (end < self.index.buckets()).then_some(end)
+    }
+
+    fn flush_if_due(&mut self, now: Seconds) {
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            self.clear();
+        }
+    }
+
+    /// Where the object of a key is. One that has expired goes.
+    fn find(&mut self, sought: Sought<'_>) -> Option<Found> {
+        self.flush_if_due(sought.now);
+        let found = self.look_up(sought)?;
+        let head = Head::read(self.segments.record(found.place));
+        if head.is_expired(sought.now) {
+            self.count_expired(head);
+            self.remove(found, sought.hash);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// The same, whether it has expired or not.
+    fn look_up(&self, sought: Sought<'_>) -> Option<Found> {
+        self.index
+            .find(sought.hash, |place| self.key(place) == sought.key)
+    }
+
+    fn key(&self, place: Place) -> &[u8] {
+        key_of(&self.segments, &self.extents, place)
+    }
+
+    fn item(&self, place: Place) -> Item<'_> {
+        let record = self.segments.record(place);
+        let head = Head::read(record);
+        let value = if head.is_extent {
+            let extent = self.extents.get(head.value);
+            Value {
+                bytes: &extent[usize::from(head.key_length)..],
+                extent: Some(extent),
+            }
+        } else {
+            Value {
+                bytes: head.value(record),
+                extent: None,
+            }
+        };
+        Item {
+            key: self.key(place),
+            value,
+            flags: head.flags,
+            cas: head.cas,
+            expires: head.expiry(),
+            used: head.used,
+            is_read: head.is_read,
+            marks: head.marks,
+        }
+    }
+
+    /// Notes in a record that it has been used.
+    fn use_record(&mut self, place: Place, now: Seconds) {
+        let record = self.segments.record_mut(place);
+        let mut head = Head::read(record);
+        if head.used != now || !head.is_read {
+            head.used = now;
+            head.is_read = true;
+            head.write(record);
+        }
+    }
+
+    fn next_cas(&mut self, wanted: Cas) -> u64 {
+        match wanted {
+            Cas::Given(cas) => cas,
+            Cas::Next => {
+                let cas = self.cas;
+                self.cas = cas.wrapping_add(self.cas_step);
+                cas
+            }
+        }
+    }
+
+    /// Takes an object out of the index, and what it occupies with it.
+    fn remove(&mut self, found: Found, hash: u64) {
+        self.index.remove(found, hash);
+        self.ghost.fit(self.index.objects());
+        self.let_go(found.place);
+    }
+
+    /// Frees what a record occupies that nothing points to any more.
+    fn let_go(&mut self, place: Place) {
+        let head = Head::read(self.segments.record(place));
+        if head.is_extent {
+            self.drop_extent(place.segment, head.value);
+        }
+        if self.segments.kill(place) {
+            self.free(place.segment);
+        }
+    }
+
+    fn drop_extent(&mut self, segment: u32, extent: u32) {
+        let bytes = extent::occupied(self.extents.get(extent).len(), 0);
+        self.extents.remove(extent);
+        self.segments.at_mut(segment).extents -= bytes;
+        self.extent_bytes -= bytes;
+        let stage = self.segments.at(segment).stage;
+        self.queue_mut(stage).bytes -= bytes;
+    }
+
+    /// Frees a segment without objects.
+    fn free(&mut self, number: u32) {
+        let (stage, latest) = {
+            let segment = self.segments.at(number);
+            debug_assert!(segment.extents == 0 && segment.live == 0);
+            (segment.stage, segment.latest)
+        };
+        self.by_expiry.remove(&(latest, number));
+        let size = self.segments.size();
+        self.queue_mut(stage).bytes -= size;
+        self.segments.free(number);
+    }
+
+    fn queue_mut(&mut self, stage: Stage) -> &mut Queue {
+        match stage {
+            Stage::Small => &mut self.small,
+            Stage::Main => &mut self.main,
+        }
+    }
+
+    fn count_expired(&mut self, head: Head) {
+        self.counted.expired += 1;
+        self.counted.expired_unread += u64::from(!head.is_read);
+    }
+
+    fn write(&mut self, sought: Sought<'_>, write: Write<'_>, found: Option<Found>) -> Outcome {
+        let head = head_of(sought, &write);
+        let joined = |parts, this: &mut Shard| {
+            this.write_copied(sought, head, (parts, &[]), write.cas, found)
+        };
+        match write.content {
+            Content::Copied(bytes) => joined(bytes, self),
+            Content::Given(large)
+                if large.len() < self.extent_min() || large.key() != sought.key =>
+            {
+                joined(large.value(), self)
+            }
+            Content::Given(large) => {
+                self.write_extent(sought, head, large.into_bytes(), write.cas, found)
+            }
+        }
+    }
+
+    /// Stores a value that is copied from two parts.
+    fn write_copied(
+        &mut self,
+        sought: Sought<'_>,
+        head: Head,
+        (first, second): (&[u8], &[u8]),
+        cas: Cas,
+        found: Option<Found>,
+    ) -> Outcome {
+        let length = first.len() + second.len();
+        if length + sought.key.len() >= self.extent_min() {
+            let mut large = Large::new(sought.key, length);
+            large.extend(first);
+            large.extend(second);
+            return self.write_extent(sought, head, large.into_bytes(), cas, found);
+        }
+        let head = Head {
+            value: length as u32,
+            ..head
+        };
+        if let Some(found) = found
+            && self.fits_in_place(found.place, &head, sought.now)
+        {
+            let cas = self.next_cas(cas);
+            self.fill(
+                found.place,
+                &Head { cas, ..head },
+                sought.key,
+                first,
+                second,
+            );
+            self.expires_no_earlier(found.place.segment, head.expiry());
+            self.index.count_use(found, sought.hash);
+            self.counted.stored += 1;
+            return Outcome::Stored(cas);
+        }
+        let place = match self.reserve(sought, &head, 0, found) {
+            Ok(place) => place,
+            Err(outcome) => return outcome,
+        };
+        let cas = self.next_cas(cas);
+        self.fill(place, &Head { cas, ..head }, sought.key, first, second);
+        self.enter(sought, place);
+        Outcome::Stored(cas)
+    }
+
+    /// Stores a value that is an extent, with its key in front of it.
+    fn write_extent(
+        &mut self,
+        sought: Sought<'_>,
+        head: Head,
+        bytes: Bytes,
+        cas: Cas,
+        found: Option<Found>,
+    ) -> Outcome {
+        let occupied = extent::occupied(bytes.len(), 0);
+        let head = Head {
+            is_extent: true,
+            ..head
+        };
+        let place = match self.reserve(sought, &head, occupied, found) {
+            Ok(place) => place,
+            Err(outcome) => return outcome,
+        };
+        let Some(number) = self.extents.insert(bytes) else {
+            self.let_go_unfilled(place, &head);
+            return Outcome::NoRoom;
+        };
+        let cas = self.next_cas(cas);
+        let head = Head {
+            cas,
+            value: number,
+            ..head
+        };
+        head.write(self.segments.record_mut(place));
+        self.segments.at_mut(place.segment).extents += occupied;
+        self.extent_bytes += occupied;
+        let stage = self.segments.at(place.segment).stage;
+        self.queue_mut(stage).bytes += occupied;
+        self.enter(sought, place);
+        Outcome::Stored(cas)
+    }
+
+    /// A record that has been reserved is not needed.
+    fn let_go_unfilled(&mut self, place: Place, head: &Head) {
+        let head = Head {
+            is_extent: true,
+            value: 0,
+            ..*head
+        };
+        head.write(self.segments.record_mut(place));
+        if self.segments.kill(place) {
+            self.free(place.segment);
+        }
+    }
+
+    /// Writes a record.
+    fn fill(&mut self, place: Place, head: &Head, key: &[u8], first: &[u8], second: &[u8]) {
+        let record = self.segments.record_mut(place);
+        head.write(record);
+        let at = head.length();
+        let (key_end, first_end) = (at + key.len(), at + key.len() + first.len());
+        record[at..key_end].copy_from_slice(key);
+        record[key_end..first_end].copy_from_slice(first);
+        record[first_end..first_end + second.len()].copy_from_slice(second);
+    }
+
+    /// Has the index lead to a new record; the one before goes.
+    fn enter(&mut self, sought: Sought<'_>, place: Place) {
+        self.counted.stored += 1;
+        // Making room may have moved it, or taken it away.
+        match self.look_up(sought) {
+            Some(before) => {
+                let uses = before.uses.saturating_add(1).min(crate::index::USES_MAX);
+                self.index.replace(before, sought.hash, place, uses);
+                self.let_go(before.place);
+            }
+            None => {
+                let (segments, extents) = (&self.segments, &self.extents);
+                self.index.insert(sought.hash, place, 0, |place| {
+                    base::hash::of(key_of(segments, extents, place))
+                });
+                self.ghost.fit(self.index.objects());
+            }
+        }
+    }
+
+    /// Whether a record may be written over by one with this head.
+    fn fits_in_place(&self, place: Place, new: &Head, now: Seconds) -> bool {
+        let old = Head::read(self.segments.record(place));
+        !old.is_extent
+            && old.length() == new.length()
+            && old.record_length() == new.record_length()
+            && self.segments.at(place.segment).class == lifetime::class(new.expiry(), now)
+    }
+
+    /// Appends to a value or puts something in front of it.
+    fn join(
+        &mut self,
+        sought: Sought<'_>,
+        found: Found,
+        (before, behind): (&[u8], &[u8]),
+        cas: Cas,
+    ) -> Outcome {
+        let old = Head::read(self.segments.record(found.place));
+        let head = Head {
+            used: sought.now,
+            is_extent: false,
+            ..old
+        };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.extend_from_slice(before);
+        scratch.extend_from_slice(self.item(found.place).value.bytes());
+        let outcome = self.write_copied(sought, head, (&scratch, behind), cas, Some(found));
+        if scratch.capacity() <= crate::COPIED_MAX * 2 {
+            self.scratch = scratch;
+        }
+        outcome
+    }
+
+    fn revise(&mut self, sought: Sought<'_>, found: Found, revision: Revision) -> Outcome {
+        let cas = revision.cas.map(|cas| self.next_cas(cas));
+        let record = self.segments.record_mut(found.place);
+        let mut head = Head::read(record);
+        head.cas = cas.unwrap_or(head.cas);
+        head.marks = revision.marks.map_or(head.marks, |marks| marks & 15);
+        if let Some(expires) = revision.expires {
+            head.expires = expires.map_or(0, |at| at.max(1));
+        }
+        if revision.is_use {
+            head.used = sought.now;
+            head.is_read = true;
+        }
+        head.write(record);
+        if revision.expires.is_some() {
+            self.expires_no_earlier(found.place.segment, head.expiry());
+        }
+        if revision.is_use {
+            self.index.count_use(found, sought.hash);
+        }
+        Outcome::Stored(head.cas)
+    }
+
+    /// A segment holds something that is there until then.
+    fn expires_no_earlier(&mut self, number: u32, expires: Option<Seconds>) {
+        let until = expires.unwrap_or(Seconds::MAX);
+        let segment = self.segments.at_mut(number);
+        if until > segment.latest {
+            self.by_expiry.remove(&(segment.latest, number));
+            segment.latest = until;
+            if until != Seconds::MAX {
+                self.by_expiry.insert((until, number));
+            }
+        }
+    }
+}
+
+fn key_of<'a>(segments: &'a Segments, extents: &'a Extents, place: Place) -> &'a [u8] {
+    let record = segments.record(place);
+    let head = Head::read(record);
+    if head.is_extent {
+        &extents.get(head.value)[..usize::from(head.key_length)]
+    } else {
+        head.key(record)
+    }
+}
+
+/// The head of a record that is to be written.
+fn head_of(sought: Sought<'_>, write: &Write<'_>) -> Head {
+    Head {
+        cas: 0,
+        expires: write.expires.map_or(0, |at| at.max(1)),
+        used: sought.now,
+        key_length: sought.key.len() as u16, // its length has been looked at
+        value: 0,
+        flags: write.flags,
+        is_read: false,
+        is_dead: false,
+        is_extent: false,
+        marks: write.marks & 15,
+    }
+}
