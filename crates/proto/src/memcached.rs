@@ -3,7 +3,12 @@
 //! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification (*Retrieval command*); the reference for
 //! what is taken and for words is `ngx_http_memcached_module`.
 //!
-//! Not here: storing, more than one key a request, the binary and the meta protocol.
+//! What a server reads is [`command`], and [`meta`] for the meta protocol.
+//!
+//! Not here: storing, more than one key a request, the binary protocol.
+
+pub mod command;
+pub mod meta;
 
 use std::ops::Range;
 

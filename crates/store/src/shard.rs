@@ -85,6 +85,8 @@ pub enum Change<'a> {
     Append(&'a [u8], Cas),
     /// Its value gets these bytes in front of it; the rest stays.
     Prepend(&'a [u8], Cas),
+    /// Its value is this from now on; the rest stays.
+    Rewrite(&'a [u8], Cas),
     /// What stands beside its value changes.
     Revise(Revision),
 }
@@ -312,11 +314,7 @@ impl Shard {
         let found = self.find(sought);
         let change = decide(found.map(|found| self.item(found.place)));
         match (change, found) {
-            (Change::Keep, _)
-            | (
-                Change::Remove | Change::Append(..) | Change::Prepend(..) | Change::Revise(_),
-                None,
-            ) => Outcome::Kept,
+            (Change::Keep, _) => Outcome::Kept,
             (Change::Remove, Some(found)) => {
                 self.remove(found, sought.hash);
                 Outcome::Removed
@@ -324,7 +322,17 @@ impl Shard {
             (Change::Write(write), found) => self.write(sought, write, found),
             (Change::Append(more, cas), Some(found)) => self.join(sought, found, (&[], more), cas),
             (Change::Prepend(more, cas), Some(found)) => self.join(sought, found, (more, &[]), cas),
+            (Change::Rewrite(value, cas), Some(found)) => {
+                let old = Head::read(self.segments.record(found.place));
+                let head = Head {
+                    used: sought.now,
+                    is_extent: false,
+                    ..old
+                };
+                self.write_copied(sought, head, (value, &[]), cas, Some(found))
+            }
             (Change::Revise(revision), Some(found)) => self.revise(sought, found, revision),
+            (_, None) => Outcome::Kept,
         }
     }
 
@@ -661,6 +669,7 @@ impl Shard {
         let old = Head::read(self.segments.record(found.place));
         let head = Head {
             used: sought.now,
+            is_read: false,
             is_extent: false,
             ..old
         };

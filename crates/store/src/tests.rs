@@ -469,7 +469,7 @@ fn step(
             is_use: true,
             ..Revision::default()
         }),
-        4 if item.is_some() => Change::Keep,
+        4 if item.is_some() => Change::Rewrite(&value, Cas::Next),
         5 => {
             let mut large = Large::new(&key, 0);
             large.extend(&value);
@@ -489,6 +489,10 @@ fn step(
             let at = if kind == 1 { plain.value.len() } else { 0 };
             plain.value.splice(at..at, value);
             plain.cas = cas;
+        }
+        4 if map.contains_key(&number) => {
+            let plain = map.get_mut(&number).unwrap();
+            (plain.value, plain.cas) = (value, cas);
         }
         3 => map.get_mut(&number).unwrap().expires = expires.map(|at| at.max(1)),
         _ => {

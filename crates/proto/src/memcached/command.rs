@@ -1,0 +1,569 @@
+//! Lines of memcached's text protocol, as a server reads them.
+//!
+//! A line comes in whole and without its end; the data block that follows a storage command is the caller's. So are the keys
+//! of `get` and its kin, of which a line may have any number: [`Keys`] goes through them, [`Lookup::begins`] knows such a line
+//! before its end has come.
+//!
+//! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are parted by spaces alone, numbers
+//! are decimal.
+
+use super::meta::{self, Meta};
+
+/// Longest key.
+pub const KEY_LENGTH_MAX: usize = 250;
+
+/// Longest line that is not about reading keys.
+pub const LINE_LENGTH_MAX: usize = 2048;
+
+/// Longest value that a line may announce (`INT_MAX` with its line break).
+const VALUE_LENGTH_MAX: u32 = i32::MAX as u32 - 2;
+
+/// memcached's words for a line that it does not know.
+pub const ERROR: &str = "ERROR";
+
+/// memcached's words for a line that lacks something, or has something that is no number, or a key that is too long.
+pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+
+/// memcached's words for an expiry that is no number.
+pub const BAD_EXPIRY: &str = "CLIENT_ERROR invalid exptime argument";
+
+/// memcached's words for a data block that does not end with a line break where it should.
+pub const BAD_DATA: &str = "CLIENT_ERROR bad data chunk";
+
+/// A line that is a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// What it asks for.
+    pub command: Command<'a>,
+    /// The client wants no answer.
+    pub noreply: bool,
+}
+
+/// What a line asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `get`, `gets`, `gat`, `gats`: the keys that follow.
+    Lookup(Lookup),
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`: the data block that follows.
+    Store(Store<'a>),
+    /// `delete`
+    Delete {
+        /// Of what.
+        key: &'a [u8],
+    },
+    /// `touch`
+    Touch {
+        /// Of what.
+        key: &'a [u8],
+        /// See [`Store::expires`].
+        expires: i32,
+    },
+    /// `incr`, `decr`
+    Arithmetic {
+        /// Of what.
+        key: &'a [u8],
+        /// By how much.
+        delta: u64,
+        /// Down instead of up.
+        is_decrement: bool,
+    },
+    /// `mg`, `ms`, `md`, `ma`, `me`
+    Meta(Meta<'a>),
+    /// `mn`
+    MetaNothing,
+    /// `stats`, with what stands behind it.
+    Stats(Words<'a>),
+    /// `flush_all`
+    FlushAll {
+        /// See [`Store::expires`].
+        delay: i32,
+    },
+    /// `version`
+    Version,
+    /// `verbosity`
+    Verbosity {
+        /// How much is logged.
+        level: u32,
+    },
+    /// `quit`
+    Quit,
+    /// `shutdown`, with what stands behind it.
+    Shutdown(Words<'a>),
+    /// `cache_memlimit`
+    MemoryLimit {
+        /// In megabytes.
+        megabytes: u32,
+    },
+    /// `lru_crawler`, with what stands behind it.
+    Crawler(Words<'a>),
+    /// `watch`, `lru`, `slabs` and the like, which are about what only memcached has, with all words.
+    Other(Words<'a>),
+}
+
+/// Reading keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// `gets`, `gats`: the CAS is told, too.
+    pub with_cas: bool,
+    /// `gat`, `gats`: when what is found is to expire from now on, see [`Store::expires`].
+    pub expires: Option<i32>,
+}
+
+/// Storing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// On which condition, and how.
+    pub mode: Mode,
+    /// What as.
+    pub key: &'a [u8],
+    /// What the client keeps beside the value.
+    pub flags: u32,
+    /// When it is to expire: 0 never, below 0 at once, up to 30 days from now, else by the wall clock.
+    pub expires: i32,
+    /// Length of the data block, without its line break.
+    pub length: u32,
+    /// The CAS that it must have now.
+    pub compare: u64,
+}
+
+/// Kinds of storing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Whether it is there or not.
+    Set,
+    /// Only what is not there.
+    Add,
+    /// Only what is there.
+    Replace,
+    /// Behind the value that is there.
+    Append,
+    /// In front of the value that is there.
+    Prepend,
+    /// Only what has a certain CAS.
+    Cas,
+}
+
+/// A line that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What is answered, without its line break. Nothing where the connection ends: it speaks HTTP.
+    pub answer: Option<&'static str>,
+    /// Bytes that follow and are to be read away: the data block with its line break.
+    pub data: u64,
+    /// The client wants no answer.
+    pub noreply: bool,
+}
+
+impl Refused {
+    pub(super) fn with(answer: &'static str) -> Refused {
+        Refused {
+            answer: Some(answer),
+            data: 0,
+            noreply: false,
+        }
+    }
+}
+
+/// Words parted by spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    /// The words of a line.
+    #[must_use]
+    pub fn of(line: &'a [u8]) -> Words<'a> {
+        Words(line)
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let begin = self.0.iter().position(|byte| *byte != b' ')?;
+        let rest = self.0.get(begin..)?;
+        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let (word, rest) = rest.split_at_checked(end)?;
+        self.0 = rest;
+        Some(word)
+    }
+}
+
+/// Reads a line. Bytes behind its end are not the line's.
+///
+/// # Errors
+/// What is answered instead, and what is to be read away.
+pub fn parse(line: &[u8]) -> Result<Line<'_>, Refused> {
+    let mut words = Words(line);
+    // A line that begins with a space has no command, as in memcached.
+    let name = match line.first() {
+        None | Some(b' ') => &[],
+        Some(_) => words.next().unwrap_or_default(),
+    };
+    let command = match name {
+        b"get" | b"gets" | b"gat" | b"gats" => lookup(name, words)?,
+        b"set" => return store(Mode::Set, words),
+        b"add" => return store(Mode::Add, words),
+        b"replace" => return store(Mode::Replace, words),
+        b"append" => return store(Mode::Append, words),
+        b"prepend" => return store(Mode::Prepend, words),
+        b"cas" => return store(Mode::Cas, words),
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => Command::Meta(meta::parse(name, words)?),
+        b"mn" => Command::MetaNothing,
+        b"stats" => Command::Stats(words),
+        b"version" => Command::Version,
+        b"quit" => Command::Quit,
+        b"watch" => Command::Other(Words(line)),
+        _ => return with_noreply(name, words, line),
+    };
+    Ok(Line {
+        command,
+        noreply: false,
+    })
+}
+
+fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, Refused> {
+    let mut expires = None;
+    if name.get(1) == Some(&b'a') {
+        let word = words.next();
+        if words.clone().next().is_none() {
+            return Err(Refused::with(BAD_FORMAT));
+        }
+        let word = word.and_then(signed);
+        expires = Some(word.ok_or(Refused::with(BAD_EXPIRY))?);
+    } else if words.clone().next().is_none() {
+        return Err(Refused::with(BAD_FORMAT));
+    }
+    Ok(Command::Lookup(Lookup {
+        with_cas: name.ends_with(b"s"),
+        expires,
+    }))
+}
+
+/// Commands whose last word may be `noreply`.
+fn with_noreply<'a>(name: &[u8], words: Words<'a>, line: &'a [u8]) -> Result<Line<'a>, Refused> {
+    let last = words.last();
+    let noreply = last == Some(b"noreply");
+    let refused = |answer| Refused {
+        noreply,
+        ..Refused::with(answer)
+    };
+    let count = words.count() - usize::from(noreply);
+    let mut words = words;
+    let mut key = || {
+        let key = words.next().filter(|key| key.len() <= KEY_LENGTH_MAX);
+        key.ok_or(refused(BAD_FORMAT))
+    };
+    let command = match name {
+        b"delete" => Command::Delete { key: key()? },
+        b"touch" => {
+            let key = key()?;
+            let Some(word) = words.next() else {
+                return Err(refused(BAD_FORMAT));
+            };
+            let Some(expires) = signed(word) else {
+                return Err(refused(BAD_EXPIRY));
+            };
+            Command::Touch { key, expires }
+        }
+        b"incr" | b"decr" => {
+            let key = key()?;
+            let Some(word) = words.next() else {
+                return Err(refused(BAD_FORMAT));
+            };
+            let Some(delta) = number(word) else {
+                return Err(refused("CLIENT_ERROR invalid numeric delta argument"));
+            };
+            Command::Arithmetic {
+                key,
+                delta,
+                is_decrement: name == b"decr",
+            }
+        }
+        b"flush_all" => match words.next().filter(|_| count > 0).map(signed) {
+            None => Command::FlushAll { delay: 0 },
+            Some(Some(delay)) => Command::FlushAll { delay },
+            Some(None) => return Err(refused(BAD_EXPIRY)),
+        },
+        b"verbosity" => match words.next().and_then(number_32) {
+            Some(level) => Command::Verbosity { level },
+            None => return Err(refused(BAD_FORMAT)),
+        },
+        b"cache_memlimit" => match words.next().and_then(number_32) {
+            Some(megabytes) => Command::MemoryLimit { megabytes },
+            None => return Err(refused(ERROR)),
+        },
+        b"shutdown" => Command::Shutdown(words),
+        b"lru_crawler" => Command::Crawler(words),
+        b"lru" | b"slabs" | b"extstore" | b"refresh_certs" => Command::Other(Words(line)),
+        _ if last.is_some_and(|word| word.starts_with(b"HTTP/")) => {
+            return Err(Refused {
+                answer: None,
+                data: 0,
+                noreply: false,
+            });
+        }
+        _ => return Err(refused(ERROR)),
+    };
+    Ok(Line { command, noreply })
+}
+
+fn store(mode: Mode, mut words: Words<'_>) -> Result<Line<'_>, Refused> {
+    let noreply = words.last() == Some(b"noreply");
+    let refused = Refused {
+        noreply,
+        ..Refused::with(BAD_FORMAT)
+    };
+    let mut next = || words.next().ok_or(refused);
+    let (key, flags, expires, length) = (next()?, next()?, next()?, next()?);
+    let length = number_32(length).filter(|length| *length <= VALUE_LENGTH_MAX);
+    let length = length.ok_or(refused)?;
+    // From here on it is known what follows.
+    let refused = Refused {
+        data: u64::from(length) + 2,
+        ..refused
+    };
+    let mut compare = 0;
+    if mode == Mode::Cas {
+        compare = words.next().and_then(number).ok_or(refused)?;
+    }
+    if key.len() > KEY_LENGTH_MAX {
+        return Err(refused);
+    }
+    let store = Store {
+        mode,
+        key,
+        flags: number_32(flags).ok_or(refused)?,
+        expires: signed(expires).ok_or(refused)?,
+        length,
+        compare,
+    };
+    Ok(Line {
+        command: Command::Store(store),
+        noreply,
+    })
+}
+
+impl Lookup {
+    /// Whether what has come of a line, whose end has not, is about reading keys: then there may be any number of them. How
+    /// many bytes stand before the first key.
+    #[must_use]
+    pub fn begins(line: &[u8]) -> Option<(Lookup, usize)> {
+        let mut words = Words(line);
+        let name = words.next().filter(|_| !line.starts_with(b" "))?;
+        let takes_expiry = match name {
+            b"get" | b"gets" => false,
+            b"gat" | b"gats" => true,
+            _ => return None,
+        };
+        let mut expires = None;
+        if takes_expiry {
+            expires = Some(signed(words.next()?)?);
+        }
+        // The last word may not be whole yet.
+        let is_whole = !words.0.is_empty();
+        let lookup = Lookup {
+            with_cas: name.ends_with(b"s"),
+            expires,
+        };
+        is_whole.then(|| (lookup, line.len() - words.0.len()))
+    }
+}
+
+/// What is next where keys are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextKey<'a> {
+    /// A key, and how many bytes it took.
+    Key(&'a [u8], usize),
+    /// The end of the line, and how many bytes it took.
+    End(usize),
+    /// A key that is longer than [`KEY_LENGTH_MAX`].
+    TooLong,
+    /// So many bytes can go; what is left may not be whole.
+    More(usize),
+}
+
+impl NextKey<'_> {
+    /// The next key of those that begin here.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> NextKey<'_> {
+        let Some(begin) = bytes.iter().position(|byte| *byte != b' ') else {
+            return NextKey::More(bytes.len());
+        };
+        let rest = bytes.get(begin..).unwrap_or_default();
+        let end = memchr::memchr2(b' ', b'\n', rest);
+        let word = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+        let is_last = end.is_some_and(|end| rest.get(end) == Some(&b'\n'));
+        let key = word
+            .strip_suffix(b"\r")
+            .filter(|_| is_last || end.is_none());
+        let key = key.unwrap_or(word);
+        if key.len() > KEY_LENGTH_MAX {
+            return NextKey::TooLong;
+        }
+        match end {
+            None => NextKey::More(begin),
+            Some(end) if key.is_empty() => NextKey::End(begin + end + 1),
+            // The line's end stays, to be found next.
+            Some(_) => NextKey::Key(key, begin + key.len()),
+        }
+    }
+}
+
+/// A number of digits alone.
+pub(super) fn number(word: &[u8]) -> Option<u64> {
+    let mut value: u64 = 0;
+    for byte in word {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    (!word.is_empty()).then_some(value)
+}
+
+pub(super) fn number_32(word: &[u8]) -> Option<u32> {
+    number(word)?.try_into().ok()
+}
+
+pub(super) fn signed(word: &[u8]) -> Option<i32> {
+    match word {
+        [b'-', digits @ ..] => i32::try_from(-i64::from(number_32(digits)?)).ok(),
+        digits => number(digits)?.try_into().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Command<'_> {
+        parse(line.as_bytes()).unwrap().command
+    }
+
+    fn refused(line: &str) -> (&str, u64) {
+        let refused = parse(line.as_bytes()).unwrap_err();
+        (refused.answer.unwrap(), refused.data)
+    }
+
+    #[test]
+    fn storage_lines_say_what_follows_them() {
+        let expected = Store {
+            mode: Mode::Set,
+            key: b"key",
+            flags: 7,
+            expires: -1,
+            length: 10,
+            compare: 0,
+        };
+        assert_eq!(command("set key 7 -1 10"), Command::Store(expected));
+        let line = parse(b"set  key 7  -1 10 noreply").unwrap();
+        assert_eq!(
+            (line.command, line.noreply),
+            (Command::Store(expected), true)
+        );
+        let cas = Store {
+            mode: Mode::Cas,
+            compare: u64::MAX,
+            ..expected
+        };
+        let line = format!("cas key 7 -1 10 {}", u64::MAX);
+        assert_eq!(command(&line), Command::Store(cas));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_storage_line_decides_whether_its_data_is_read_away() {
+        let long = "k".repeat(251);
+        assert_eq!(refused("set key 7 0"), (BAD_FORMAT, 0));
+        assert_eq!(refused("set key 0 0 -1"), (BAD_FORMAT, 0));
+        assert_eq!(refused("set key 0 0 2147483647"), (BAD_FORMAT, 0));
+        assert_eq!(refused("set key -1 0 3"), (BAD_FORMAT, 5));
+        assert_eq!(refused("set key 4294967296 0 3"), (BAD_FORMAT, 5));
+        assert_eq!(refused("set key 0 x 3"), (BAD_FORMAT, 5));
+        assert_eq!(refused(&format!("set {long} 0 0 3")), (BAD_FORMAT, 5));
+        assert_eq!(refused("cas key 0 0 3"), (BAD_FORMAT, 5));
+        assert!(parse(b"set key x 0 3 noreply").unwrap_err().noreply);
+    }
+
+    #[test]
+    fn other_lines_have_the_words_of_memcached() {
+        for line in ["", "  ", " get a", "GET a", "nonsense", "nonsense noreply"] {
+            assert_eq!(refused(line), (ERROR, 0), "{line}");
+        }
+        for line in [
+            "get",
+            "gets ",
+            "gat 5",
+            "delete",
+            "touch a",
+            "incr a",
+            "verbosity",
+        ] {
+            assert_eq!(refused(line), (BAD_FORMAT, 0), "{line}");
+        }
+        assert_eq!(refused("gat x a"), (BAD_EXPIRY, 0));
+        assert_eq!(refused("touch a x"), (BAD_EXPIRY, 0));
+        assert_eq!(refused("flush_all x"), (BAD_EXPIRY, 0));
+        let delta = "CLIENT_ERROR invalid numeric delta argument";
+        assert_eq!(refused("incr a -1"), (delta, 0));
+        assert_eq!(refused("incr a 18446744073709551616"), (delta, 0));
+        assert_eq!(parse(b"GET / HTTP/1.1").unwrap_err().answer, None);
+    }
+
+    #[test]
+    fn noreply_is_the_last_word() {
+        let line = parse(b"delete noreply").unwrap();
+        let key = b"noreply";
+        assert_eq!(line.command, Command::Delete { key });
+        assert!(parse(b"flush_all noreply").unwrap().noreply);
+        let line = parse(b"flush_all -5 noreply").unwrap();
+        assert_eq!(line.command, Command::FlushAll { delay: -5 });
+        assert!(line.noreply && !parse(b"flush_all 5").unwrap().noreply);
+    }
+
+    #[test]
+    fn keys_come_one_after_the_other() {
+        let mut rest: &[u8] = b" one  two three\r\nrest";
+        let mut keys = Vec::new();
+        loop {
+            match NextKey::of(rest) {
+                NextKey::Key(key, used) => {
+                    keys.push(key);
+                    rest = &rest[used..];
+                }
+                NextKey::End(used) => {
+                    rest = &rest[used..];
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(keys, [b"one".as_slice(), b"two", b"three"]);
+        assert_eq!(rest, b"rest");
+        assert_eq!(NextKey::of(b"  on"), NextKey::More(2));
+        assert_eq!(NextKey::of(b"\r"), NextKey::More(0));
+        let long = [b'k'; 251];
+        assert_eq!(NextKey::of(&long), NextKey::TooLong);
+        assert_eq!(NextKey::of(&long[1..]), NextKey::More(0));
+        let whole = [&long[1..], b"\r\n"].concat();
+        assert_eq!(NextKey::of(&whole), NextKey::Key(&long[1..], 250));
+    }
+
+    #[test]
+    fn a_lookup_is_known_before_its_line_ends() {
+        let get = Lookup {
+            with_cas: false,
+            expires: None,
+        };
+        assert_eq!(Lookup::begins(b"get a b"), Some((get, 3)));
+        let touching = Lookup {
+            with_cas: true,
+            expires: Some(60),
+        };
+        assert_eq!(Lookup::begins(b"gats 60 a b"), Some((touching, 7)));
+        for line in ["get", "gat 6", "set a b", " get a", "gat x a"] {
+            assert_eq!(Lookup::begins(line.as_bytes()), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Lines of memcached's meta protocol: `mg`, `ms`, `md`, `ma`, `me`, a key, and flags of one letter each, some with a token.
+//!
+//! The reference is memcached 1.6.45. What a flag does is the server's business, and so is that an answer has those flags that
+//! tell something in the order in which they were asked for ([`Meta::flags`]).
+
+use super::command::{BAD_FORMAT, KEY_LENGTH_MAX, Mode, Refused, Words, number, number_32, signed};
+
+/// Most words of a line.
+const WORDS_MAX: usize = 20;
+
+/// Longest opaque token, with its letter.
+const OPAQUE_LENGTH_MAX: usize = 32;
+
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
+
+/// A line of the meta protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta<'a> {
+    /// What is done.
+    pub verb: Verb,
+    /// The key as it is sent: in base64 where that is said.
+    pub key: &'a [u8],
+    /// What the flags say that steers.
+    pub options: Options,
+    /// All flags as they were sent.
+    pub flags: Words<'a>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `mg`
+    Get,
+    /// `ms`
+    Set {
+        /// Length of the data block that follows, without its line break.
+        length: u32,
+        /// On which condition, and how.
+        mode: Mode,
+    },
+    /// `md`
+    Delete,
+    /// `ma`
+    Arithmetic {
+        /// Down instead of up.
+        is_decrement: bool,
+    },
+    /// `me`
+    Debug,
+}
+
+/// What flags say that steers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `b`: the key is base64 of what is meant.
+    pub is_binary: bool,
+    /// `v`: the value is asked for.
+    pub value: bool,
+    /// `u`: reading is no use of the object.
+    pub no_update: bool,
+    /// `q`: the usual answer is not sent.
+    pub is_quiet: bool,
+    /// `x`: the value goes, the object stays.
+    pub removes_value: bool,
+    /// `I`: the object becomes stale, or one that is may be written.
+    pub is_stale: bool,
+    /// `N`: what is not there is made, and expires then.
+    pub vivify: Option<i32>,
+    /// `T`: it expires then.
+    pub expires: Option<i32>,
+    /// `R`: who finds less than that left is to fetch it anew.
+    pub recache: Option<i32>,
+    /// `F`: what the client keeps beside the value.
+    pub flags: u32,
+    /// `C`: the CAS that it must have now.
+    pub compare: Option<u64>,
+    /// `E`: the CAS that it gets.
+    pub cas: Option<u64>,
+    /// `J`: the first value of a counter.
+    pub initial: u64,
+    /// `D`: by how much a counter changes.
+    pub delta: Option<u64>,
+}
+
+/// Reads the words behind the command's name.
+pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, Refused> {
+    let Some(key) = words.next() else {
+        return Err(Refused::with(BAD_FORMAT));
+    };
+    let mut length = 0;
+    let mut refused = Refused::with(BAD_FORMAT);
+    if name == b"ms" {
+        const LENGTH_MAX: u32 = i32::MAX as u32 - 2;
+        let word = words.next().and_then(number_32);
+        length = word.filter(|length| *length <= LENGTH_MAX).ok_or(refused)?;
+        refused.data = u64::from(length) + 2;
+    }
+    if key.len() > KEY_LENGTH_MAX {
+        return Err(refused);
+    }
+    let because = |answer| Refused {
+        answer: Some(answer),
+        ..refused
+    };
+    let mut options = Options::default();
+    let mut mode = None;
+    if name != b"me" {
+        mode = options.read(words).map_err(|answer| match name {
+            b"ma" => because("CLIENT_ERROR invalid or duplicate flag"),
+            _ => because(answer),
+        })?;
+    } else if words.clone().any(|word| word == b"b") {
+        options.is_binary = true;
+    }
+    let verb = match name {
+        b"mg" => Verb::Get,
+        b"ms" => Verb::Set {
+            length,
+            mode: store_mode(mode, &options)
+                .ok_or(because("CLIENT_ERROR invalid mode for ms M token"))?,
+        },
+        b"md" => Verb::Delete,
+        b"ma" => Verb::Arithmetic {
+            is_decrement: match mode {
+                None | Some(b'I' | b'+') => false,
+                Some(b'D' | b'-') => true,
+                _ => return Err(because("CLIENT_ERROR invalid mode for ma M token")),
+            },
+        },
+        _ => Verb::Debug,
+    };
+    Ok(Meta {
+        verb,
+        key,
+        options,
+        flags: words,
+    })
+}
+
+fn store_mode(mode: Option<u8>, options: &Options) -> Option<Mode> {
+    let has_cas = options.compare.is_some_and(|cas| cas != 0);
+    Some(match mode {
+        None | Some(b'S' | b'R') if has_cas => Mode::Cas,
+        None | Some(b'S') => Mode::Set,
+        Some(b'E') => Mode::Add,
+        Some(b'A') => Mode::Append,
+        Some(b'P') => Mode::Prepend,
+        Some(b'R') => Mode::Replace,
+        Some(_) => return None,
+    })
+}
+
+impl Options {
+    /// Reads flags. The token of `M` is returned, which several commands have with other meanings; the error is what is
+    /// answered.
+    fn read(&mut self, flags: Words<'_>) -> Result<Option<u8>, &'static str> {
+        let (mut mode, mut seen) = (None, 0_u128);
+        let mut fault = None;
+        if flags.clone().nth(WORDS_MAX - 2).is_some() {
+            return Err("CLIENT_ERROR options flags are too long");
+        }
+        for flag in flags {
+            let (letter, token) = flag.split_first().unwrap_or((&0, &[]));
+            if *letter >= 127 || seen >> letter & 1 != 0 {
+                return Err("CLIENT_ERROR duplicate flag");
+            }
+            seen |= 1 << letter;
+            let result = match letter {
+                b'M' => {
+                    mode = Some(token.first().copied().unwrap_or(0));
+                    Ok(())
+                }
+                b'O' if flag.len() > OPAQUE_LENGTH_MAX => Err("CLIENT_ERROR opaque token too long"),
+                b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' => Ok(()),
+                b'b' | b'v' | b'u' | b'q' | b'x' | b'I' => {
+                    self.switch(*letter);
+                    Ok(())
+                }
+                _ => self.token(*letter, token)?,
+            };
+            // The last fault is told, but one that ends the reading comes first.
+            fault = result.err().or(fault);
+        }
+        fault.map_or(Ok(mode), Err)
+    }
+
+    fn switch(&mut self, letter: u8) {
+        let option = match letter {
+            b'b' => &mut self.is_binary,
+            b'v' => &mut self.value,
+            b'u' => &mut self.no_update,
+            b'q' => &mut self.is_quiet,
+            b'x' => &mut self.removes_value,
+            _ => &mut self.is_stale,
+        };
+        *option = true;
+    }
+
+    /// Takes the token of a flag. The outer error is that of a flag that is not known.
+    fn token(
+        &mut self,
+        letter: u8,
+        token: &[u8],
+    ) -> Result<Result<(), &'static str>, &'static str> {
+        fn keep<T, U: From<T>>(
+            to: &mut U,
+            read: Option<T>,
+            fault: &'static str,
+        ) -> Result<(), &'static str> {
+            *to = read.ok_or(fault)?.into();
+            Ok(())
+        }
+        Ok(match letter {
+            b'N' => keep(&mut self.vivify, signed(token), BAD_TOKEN),
+            b'T' => keep(&mut self.expires, signed(token), BAD_TOKEN),
+            b'R' => keep(&mut self.recache, signed(token), BAD_TOKEN),
+            b'C' => keep(&mut self.compare, number(token), BAD_TOKEN),
+            b'E' => keep(&mut self.cas, number(token), BAD_TOKEN),
+            b'F' => keep(&mut self.flags, number_32(token), BAD_FORMAT),
+            b'J' => keep(
+                &mut self.initial,
+                number(token),
+                "CLIENT_ERROR invalid numeric initial value",
+            ),
+            b'D' => keep(
+                &mut self.delta,
+                number(token),
+                "CLIENT_ERROR invalid numeric delta value",
+            ),
+            _ => return Err("CLIENT_ERROR invalid flag"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{Command, parse};
+    use super::*;
+
+    fn meta(line: &str) -> Meta<'_> {
+        match parse(line.as_bytes()) {
+            Ok(line) => match line.command {
+                Command::Meta(meta) => meta,
+                other => panic!("{other:?}"),
+            },
+            Err(refused) => panic!("{line}: {refused:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> (&str, u64) {
+        let refused = parse(line.as_bytes()).unwrap_err();
+        (refused.answer.unwrap(), refused.data)
+    }
+
+    #[test]
+    fn flags_are_read_whatever_their_order() {
+        let read = meta("mg key v q T-1 N30 R5 Oabc C17");
+        assert_eq!((read.verb, read.key), (Verb::Get, b"key".as_slice()));
+        let expected = Options {
+            value: true,
+            is_quiet: true,
+            expires: Some(-1),
+            vivify: Some(30),
+            recache: Some(5),
+            compare: Some(17),
+            ..Options::default()
+        };
+        assert_eq!(read.options, expected);
+        assert_eq!(read.flags.count(), 7);
+    }
+
+    #[test]
+    fn modes_are_of_the_command() {
+        let mode = |line| match meta(line).verb {
+            Verb::Set { mode, length } => (mode, length),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(mode("ms key 5"), (Mode::Set, 5));
+        assert_eq!(mode("ms key 5 ME"), (Mode::Add, 5));
+        assert_eq!(mode("ms key 5 MAppend"), (Mode::Append, 5));
+        assert_eq!(mode("ms key 5 MS C3"), (Mode::Cas, 5));
+        assert_eq!(mode("ms key 5 MP C3"), (Mode::Prepend, 5));
+        let down = |line| meta(line).verb == Verb::Arithmetic { is_decrement: true };
+        assert!(down("ma key MD") && down("ma key M-") && !down("ma key"));
+        let words = "CLIENT_ERROR invalid mode for ms M token";
+        assert_eq!(refused("ms key 5 MX"), (words, 7));
+        assert_eq!(
+            refused("ma key MX"),
+            ("CLIENT_ERROR invalid mode for ma M token", 0)
+        );
+    }
+
+    #[test]
+    fn faults_have_the_words_of_memcached() {
+        assert_eq!(refused("mg"), (BAD_FORMAT, 0));
+        assert_eq!(refused("ms key"), (BAD_FORMAT, 0));
+        assert_eq!(refused("ms key x"), (BAD_FORMAT, 0));
+        assert_eq!(refused("mg key v v"), ("CLIENT_ERROR duplicate flag", 0));
+        assert_eq!(
+            refused("ma key v v"),
+            ("CLIENT_ERROR invalid or duplicate flag", 0)
+        );
+        assert_eq!(refused("mg key !"), ("CLIENT_ERROR invalid flag", 0));
+        assert_eq!(refused("mg key Tx"), (BAD_TOKEN, 0));
+        assert_eq!(refused("ms key 3 Tx"), (BAD_TOKEN, 5));
+        let long = format!("mg {}", "k".repeat(251));
+        assert_eq!(refused(&long), (BAD_FORMAT, 0));
+        let opaque = format!("mg key O{}", "o".repeat(32));
+        assert_eq!(refused(&opaque), ("CLIENT_ERROR opaque token too long", 0));
+        assert!(parse(&opaque.as_bytes()[..opaque.len() - 1]).is_ok());
+    }
+}
