@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{bench, cli, docs, explain, serve, try_configuration};
+use crate::{bench, cli, docs, explain, memcached, serve, try_configuration};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -30,6 +30,7 @@ enum Command {
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
     Bench(Box<bench::Arguments>),
+    Memcached(Box<memcached::Arguments>),
     Docs(docs::Arguments),
 }
 
@@ -89,6 +90,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Try(arguments) => try_configuration::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Memcached(arguments) => memcached::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
     }
 }

@@ -12,6 +12,7 @@ mod docs;
 mod explain;
 mod failure;
 mod main_level;
+mod memcached;
 mod modules;
 mod private_folder;
 mod serve;
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(code) = bench::as_another_tool(&program, &arguments) {
+        return code;
+    }
+    if let Some(code) = memcached::as_memcached(&program, &arguments) {
         return code;
     }
     if commands::is_one(&arguments) {

@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "framework",
             "acme",
             "load",
+            "memcached",
             "proto",
             "conf",
             "engine",
@@ -115,6 +116,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "conf",
             "engine",
         ],
+    ),
+    (
+        "memcached",
+        &["rules", "store", "framework", "proto", "engine"],
     ),
     ("load", &["proto", "engine"]),
     ("support", &["proto", "engine"]),

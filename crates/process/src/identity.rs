@@ -68,6 +68,18 @@ impl Identity {
         })
     }
 
+    /// The identity of a user with the main group that the user database names.
+    pub fn of_user(name: &str) -> Result<Identity, UnknownName> {
+        let (user, group) = user_numbers(name)?;
+        Ok(Identity {
+            name: name.to_owned(),
+            user,
+            group,
+            groups: groups(name, group),
+            keeps_raw_network: false,
+        })
+    }
+
     /// Makes this process run as the identity for good, with every group of it. The error is the
     /// call that failed, in nginx's words.
     pub(crate) fn assume(&self) -> Result<(), String> {
@@ -172,6 +184,11 @@ pub(crate) fn allow_core() {
 }
 
 fn user_number(name: &str) -> Result<u32, UnknownName> {
+    user_numbers(name).map(|(user, _)| user)
+}
+
+/// The numbers of a user and of the user's main group.
+fn user_numbers(name: &str) -> Result<(u32, u32), UnknownName> {
     lookup("getpwnam", name, |name, buffer| {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = std::ptr::null_mut();
@@ -185,7 +202,8 @@ fn user_number(name: &str) -> Result<u32, UnknownName> {
                 buffer.len(),
                 &mut found,
             );
-            (error, found.as_ref().map(|entry| entry.pw_uid))
+            let numbers = found.as_ref().map(|entry| (entry.pw_uid, entry.pw_gid));
+            (error, numbers)
         }
     })
 }
@@ -209,11 +227,11 @@ fn group_number(name: &str) -> Result<u32, UnknownName> {
 }
 
 /// Looks a name up with a buffer that grows until the entry fits.
-fn lookup(
+fn lookup<T>(
     call: &'static str,
     name: &str,
-    get: impl Fn(&CStr, &mut [u8]) -> (i32, Option<u32>),
-) -> Result<u32, UnknownName> {
+    get: impl Fn(&CStr, &mut [u8]) -> (i32, Option<T>),
+) -> Result<T, UnknownName> {
     let unknown = |error| UnknownName {
         call,
         name: name.to_owned(),
@@ -223,7 +241,7 @@ fn lookup(
     let mut buffer = vec![0; ENTRY_SIZE_MIN];
     loop {
         match get(&c_name, &mut buffer) {
-            (0, Some(number)) => return Ok(number),
+            (0, Some(found)) => return Ok(found),
             (0, None) => return Err(unknown(None)),
             (libc::EINTR, _) => {}
             (libc::ERANGE, _) if buffer.len() < ENTRY_SIZE_MAX => {

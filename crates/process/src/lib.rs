@@ -27,6 +27,7 @@ pub mod probe;
 mod reply;
 mod running;
 mod signals;
+pub mod single;
 mod start;
 pub mod worker;
 

@@ -1,4 +1,4 @@
-//! Large objects, each in memory of its own: key and value in one piece, which is lent by reference to whoever sends it.
+//! Large objects, each in memory of its own: key and value in one piece, which is lent by reference to the connection that sends it.
 
 use bytes::Bytes;
 

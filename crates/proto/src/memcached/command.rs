@@ -5,7 +5,7 @@
 //! before its end has come.
 //!
 //! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are parted by spaces alone, numbers
-//! are decimal.
+//! are decimal. Different on purpose: a time behind the key of `delete`, and flags that do not fit in 32 bits, are refused.
 
 use super::meta::{self, Meta};
 
@@ -14,6 +14,9 @@ pub const KEY_LENGTH_MAX: usize = 250;
 
 /// Longest line that is not about reading keys.
 pub const LINE_LENGTH_MAX: usize = 2048;
+
+/// Shortest line, with its end.
+pub const LINE_LENGTH_MIN: usize = 4;
 
 /// Longest value that a line may announce (`INT_MAX` with its line break).
 const VALUE_LENGTH_MAX: u32 = i32::MAX as u32 - 2;
@@ -29,6 +32,9 @@ pub const BAD_EXPIRY: &str = "CLIENT_ERROR invalid exptime argument";
 
 /// memcached's words for a data block that does not end with a line break where it should.
 pub const BAD_DATA: &str = "CLIENT_ERROR bad data chunk";
+
+/// The words of memcached up to 1.6.30 for a time behind the key of `delete`; later ones delete.
+const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
 
 /// A line that is a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,12 +232,12 @@ fn lookup<'a>(name: &[u8], mut words: Words<'a>) -> Result<Command<'a>, Refused>
     let mut expires = None;
     if name.get(1) == Some(&b'a') {
         let word = words.next();
-        if words.clone().next().is_none() {
+        if words.next().is_none() {
             return Err(Refused::with(BAD_FORMAT));
         }
         let word = word.and_then(signed);
         expires = Some(word.ok_or(Refused::with(BAD_EXPIRY))?);
-    } else if words.clone().next().is_none() {
+    } else if words.next().is_none() {
         return Err(Refused::with(BAD_FORMAT));
     }
     Ok(Command::Lookup(Lookup {
@@ -255,7 +261,14 @@ fn with_noreply<'a>(name: &[u8], words: Words<'a>, line: &'a [u8]) -> Result<Lin
         key.ok_or(refused(BAD_FORMAT))
     };
     let command = match name {
-        b"delete" => Command::Delete { key: key()? },
+        b"delete" => {
+            let key = key()?;
+            // Old clients send a time of 0. Whoever means something else must not lose the object.
+            if count > 2 || count == 2 && words.next() != Some(b"0") {
+                return Err(refused(DELETE_USAGE));
+            }
+            Command::Delete { key }
+        }
         b"touch" => {
             let key = key()?;
             let Some(word) = words.next() else {
@@ -502,6 +515,9 @@ mod tests {
         ] {
             assert_eq!(refused(line), (BAD_FORMAT, 0), "{line}");
         }
+        assert_eq!(refused("delete a 5"), (DELETE_USAGE, 0));
+        let key = b"a";
+        assert_eq!(command("delete a 0"), Command::Delete { key });
         assert_eq!(refused("gat x a"), (BAD_EXPIRY, 0));
         assert_eq!(refused("touch a x"), (BAD_EXPIRY, 0));
         assert_eq!(refused("flush_all x"), (BAD_EXPIRY, 0));

@@ -89,6 +89,10 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, R
     };
     let mut length = 0;
     let mut refused = Refused::with(BAD_FORMAT);
+    let skipped = usize::from(name == b"ms");
+    if !words.skip(skipped).all(begins_a_flag) {
+        return Err(refused);
+    }
     if name == b"ms" {
         const LENGTH_MAX: u32 = i32::MAX as u32 - 2;
         let word = words.next().and_then(number_32);
@@ -109,7 +113,7 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, R
             b"ma" => because("CLIENT_ERROR invalid or duplicate flag"),
             _ => because(answer),
         })?;
-    } else if words.clone().any(|word| word == b"b") {
+    } else if words.any(|word| word == b"b") {
         options.is_binary = true;
     }
     let verb = match name {
@@ -137,6 +141,11 @@ pub(super) fn parse<'a>(name: &[u8], mut words: Words<'a>) -> Result<Meta<'a>, R
     })
 }
 
+/// What may stand at the begin of a flag, whether there is such a flag or not.
+fn begins_a_flag(word: &[u8]) -> bool {
+    matches!(word.first(), Some(b'A'..=b'z' | b'0'..=b'9'))
+}
+
 fn store_mode(mode: Option<u8>, options: &Options) -> Option<Mode> {
     let has_cas = options.compare.is_some_and(|cas| cas != 0);
     Some(match mode {
@@ -156,7 +165,7 @@ impl Options {
     fn read(&mut self, flags: Words<'_>) -> Result<Option<u8>, &'static str> {
         let (mut mode, mut seen) = (None, 0_u128);
         let mut fault = None;
-        if flags.clone().nth(WORDS_MAX - 2).is_some() {
+        if flags.count() >= WORDS_MAX - 1 {
             return Err("CLIENT_ERROR options flags are too long");
         }
         for flag in flags {
@@ -300,7 +309,8 @@ mod tests {
             refused("ma key v v"),
             ("CLIENT_ERROR invalid or duplicate flag", 0)
         );
-        assert_eq!(refused("mg key !"), ("CLIENT_ERROR invalid flag", 0));
+        assert_eq!(refused("mg key !"), (BAD_FORMAT, 0));
+        assert_eq!(refused("mg key Z"), ("CLIENT_ERROR invalid flag", 0));
         assert_eq!(refused("mg key Tx"), (BAD_TOKEN, 0));
         assert_eq!(refused("ms key 3 Tx"), (BAD_TOKEN, 5));
         let long = format!("mg {}", "k".repeat(251));

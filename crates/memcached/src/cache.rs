@@ -1,0 +1,238 @@
+//! What all threads of the server share: the store, the settings, what has been counted, and time as memcached counts it.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use store::{Seconds, Store};
+
+use crate::counts::{COUNTERS, Counts, Sums};
+
+/// Smallest limit that `cache_memlimit` takes, in megabytes.
+pub(crate) const LIMIT_MIN_MEGABYTES: u32 = 8;
+
+/// Up to so many seconds an expiry is from now on; above it is a time of the wall clock.
+const RELATIVE_MAX: i32 = 60 * 60 * 24 * 30;
+
+/// The clock begins here, so that 1 is a time that has passed.
+const CLOCK_BEGIN: Seconds = 2;
+
+/// Expired long ago.
+const PASSED: Seconds = 1;
+
+/// What the server was started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `-m`: memory for objects and their tables, in bytes.
+    pub limit: usize,
+    /// `-M`: a full cache refuses instead of evicting.
+    pub refuses_when_full: bool,
+    /// `-I`: the largest item, in bytes, as memcached counts them.
+    pub item_max: usize,
+    /// `-c`: connections at a time.
+    pub connections_max: usize,
+    /// `-t`
+    pub threads: usize,
+    /// `-b`
+    pub backlog: i32,
+    /// `-F` turns it off: `flush_all`.
+    pub allows_flush: bool,
+    /// `-X` turns it off: dumps of keys.
+    pub allows_dump: bool,
+    /// `-A`: the command `shutdown`.
+    pub allows_shutdown: bool,
+    /// `-v`, as often.
+    pub verbosity: u32,
+    /// `-o idle_timeout`: idle connections are closed after so long.
+    pub idle_timeout: Option<Duration>,
+    /// The port that statistics name, 0 for none.
+    pub port: u16,
+    /// The addresses of `-l` as they were written.
+    pub interfaces: Option<String>,
+    /// The path of `-s`.
+    pub socket_path: Option<String>,
+    /// The mask of `-a`.
+    pub socket_mask: u32,
+}
+
+/// How a client may end the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// `shutdown`
+    Now,
+    /// `shutdown graceful`
+    Graceful,
+}
+
+/// Ends the server.
+pub type End = Box<dyn Fn(Ending) + Send + Sync>;
+
+/// The cache and its books.
+pub struct Cache {
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) verbosity: AtomicU32,
+    /// Bytes that the store may occupy.
+    pub(crate) limit: AtomicUsize,
+    /// Connections that are open.
+    pub(crate) connections: AtomicUsize,
+    /// Connections that have been accepted since the start.
+    pub(crate) accepted: AtomicUsize,
+    pub(crate) end: End,
+    counts: Mutex<Vec<Arc<Counts>>>,
+    /// What had been counted when it was last begun anew.
+    forgotten: Mutex<Sums>,
+    started: Instant,
+}
+
+impl Cache {
+    /// An empty cache; its clock begins at `started`.
+    #[must_use]
+    pub fn new(settings: Settings, started: Instant, end: End) -> Cache {
+        let store = Store::new(store::Settings {
+            limit: settings.limit,
+            value_max: settings.item_max,
+            evicts: !settings.refuses_when_full,
+        });
+        Cache {
+            store,
+            verbosity: AtomicU32::new(settings.verbosity),
+            limit: AtomicUsize::new(settings.limit),
+            connections: AtomicUsize::new(0),
+            accepted: AtomicUsize::new(0),
+            end,
+            counts: Mutex::default(),
+            forgotten: Mutex::new([0; COUNTERS]),
+            started,
+            settings,
+        }
+    }
+
+    /// Frees some of what has expired. Whether there is more.
+    pub fn sweep(&self, now: Instant) -> bool {
+        self.store.sweep(self.seconds(now))
+    }
+
+    /// The time for the store.
+    pub(crate) fn seconds(&self, now: Instant) -> Seconds {
+        let passed = now.saturating_duration_since(self.started).as_secs();
+        Seconds::try_from(passed)
+            .unwrap_or(Seconds::MAX)
+            .saturating_add(CLOCK_BEGIN)
+    }
+
+    /// The time of a turn of the loop.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment {
+            now: self.seconds(engine::now()),
+            wall: engine::wall().as_secs(),
+        }
+    }
+
+    /// What another thread counts by.
+    pub(crate) fn join(&self) -> Arc<Counts> {
+        let counts = Arc::new(Counts::new());
+        lock(&self.counts).push(Arc::clone(&counts));
+        counts
+    }
+
+    /// What all threads have counted since the start or the last [`Cache::forget_counts`].
+    pub(crate) fn sums(&self) -> Sums {
+        let mut sums = self.all_sums();
+        for (sum, forgotten) in sums.iter_mut().zip(lock(&self.forgotten).iter()) {
+            *sum = sum.saturating_sub(*forgotten);
+        }
+        sums
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn forget_counts(&self) {
+        *lock(&self.forgotten) = self.all_sums();
+    }
+
+    fn all_sums(&self) -> Sums {
+        let mut sums = [0; COUNTERS];
+        for counts in lock(&self.counts).iter() {
+            counts.add_to(&mut sums);
+        }
+        sums
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time at which commands are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) now: Seconds,
+    /// Seconds since 1970.
+    pub(crate) wall: u64,
+}
+
+impl Moment {
+    /// When what a client says expires, does: 0 is never, below it at once, up to 30 days so much later, else a time of the wall
+    /// clock.
+    pub(crate) fn expiry(self, said: i32) -> Option<Seconds> {
+        match said {
+            0 => None,
+            ..0 => Some(PASSED),
+            1..=RELATIVE_MAX => Some(self.now.saturating_add(said.unsigned_abs())),
+            _ => {
+                let left = u64::from(said.unsigned_abs()).saturating_sub(self.wall);
+                let left = Seconds::try_from(left).unwrap_or(Seconds::MAX);
+                match left {
+                    0 => Some(PASSED),
+                    left => Some(self.now.saturating_add(left)),
+                }
+            }
+        }
+    }
+
+    /// The time of the wall clock at one of the store's.
+    pub(crate) fn wall_at(self, at: Seconds) -> u64 {
+        (self.wall + u64::from(at)).saturating_sub(u64::from(self.now))
+    }
+}
+
+/// What commands of one thread have at hand.
+pub(crate) struct Shared {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Shared {
+    pub(crate) fn new(cache: Arc<Cache>) -> Shared {
+        let counts = cache.join();
+        Shared { cache, counts }
+    }
+
+    pub(crate) fn set_limit(&self, megabytes: u32, moment: Moment) {
+        let limit = (megabytes as usize) << 20;
+        self.cache.limit.store(limit, Ordering::Relaxed);
+        self.cache.store.set_limit(limit, moment.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_relative_up_to_thirty_days() {
+        let moment = Moment {
+            now: 100,
+            wall: 1_800_000_000,
+        };
+        assert_eq!(moment.expiry(0), None);
+        assert_eq!(moment.expiry(-1), Some(PASSED));
+        assert_eq!(moment.expiry(i32::MIN), Some(PASSED));
+        assert_eq!(moment.expiry(1), Some(101));
+        assert_eq!(moment.expiry(2_592_000), Some(2_592_100));
+        assert_eq!(moment.expiry(2_592_001), Some(PASSED));
+        assert_eq!(moment.expiry(1_800_000_000), Some(PASSED));
+        assert_eq!(moment.expiry(1_800_000_001), Some(101));
+        assert_eq!(moment.wall_at(101), 1_800_000_001);
+    }
+}

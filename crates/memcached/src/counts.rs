@@ -1,0 +1,71 @@
+//! What each thread counts: no two of them write to one number.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($variant:ident => $name:literal),* $(,)?) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Counter {
+            $($variant,)*
+        }
+
+        /// Names, as `stats` shows them.
+        pub(crate) const NAMES: &[&str] = &[$($name,)*];
+    };
+}
+
+counters! {
+    Touches => "cmd_touch",
+    MetaCommands => "cmd_meta",
+    Stores => "cmd_set",
+    Flushes => "cmd_flush",
+    GetHits => "get_hits",
+    GetMisses => "get_misses",
+    DeleteMisses => "delete_misses",
+    DeleteHits => "delete_hits",
+    IncrMisses => "incr_misses",
+    IncrHits => "incr_hits",
+    DecrMisses => "decr_misses",
+    DecrHits => "decr_hits",
+    CasMisses => "cas_misses",
+    CasHits => "cas_hits",
+    CasBadValues => "cas_badval",
+    TouchHits => "touch_hits",
+    TouchMisses => "touch_misses",
+    TooLarge => "store_too_large",
+    NoMemory => "store_no_memory",
+    Rejected => "rejected_connections",
+    BytesRead => "bytes_read",
+    BytesWritten => "bytes_written",
+}
+
+/// How many there are.
+pub(crate) const COUNTERS: usize = NAMES.len();
+
+/// Numbers, one a counter.
+pub(crate) type Sums = [u64; COUNTERS];
+
+/// What one thread counts.
+#[derive(Debug)]
+pub(crate) struct Counts([AtomicU64; COUNTERS]);
+
+impl Counts {
+    pub(crate) fn new() -> Counts {
+        Counts([const { AtomicU64::new(0) }; COUNTERS])
+    }
+
+    /// Counts. Only the thread that these are for may.
+    pub(crate) fn add(&self, counter: Counter, more: u64) {
+        if let Some(number) = self.0.get(counter as usize) {
+            let before = number.load(Ordering::Relaxed);
+            number.store(before.wrapping_add(more), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn add_to(&self, sums: &mut Sums) {
+        for (sum, number) in sums.iter_mut().zip(&self.0) {
+            *sum = sum.wrapping_add(number.load(Ordering::Relaxed));
+        }
+    }
+}

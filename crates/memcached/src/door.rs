@@ -1,0 +1,221 @@
+//! The door of addresses that speak memcached's protocols: a task a connection.
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engine::net::Stream;
+use framework::door::{Accepted, Door, ListenerId, Tenant};
+use framework::generation::Local;
+use framework::workers::Registered;
+
+use crate::cache::{Cache, Shared};
+use crate::conversation::{Conversation, Next};
+use crate::counts::Counter;
+use crate::output::{OUTPUT_MAX, Output};
+
+/// What a client is told that is one too many.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// A client that takes nothing of its answers for so long is closed.
+const SEND_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What of a configuration is this protocol's: the cache, and at which listeners it answers.
+pub struct Part {
+    /// The cache.
+    pub cache: Arc<Cache>,
+    /// Its listeners.
+    pub listeners: Vec<ListenerId>,
+}
+
+/// The door of a thread.
+#[must_use]
+pub fn door() -> Rc<dyn Door> {
+    Rc::new(Memcached::default())
+}
+
+#[derive(Default)]
+struct Memcached {
+    /// What commands of this thread have at hand, from its first connection on.
+    shared: OnceCell<Rc<Shared>>,
+}
+
+fn part(local: &Local) -> Option<Arc<Part>> {
+    local.generation.part::<Part>()
+}
+
+fn is_known(local: &Local, listener: &ListenerId) -> bool {
+    part(local).is_some_and(|part| part.listeners.contains(listener))
+}
+
+impl Door for Memcached {
+    fn connected(&self, accepted: Accepted) {
+        let Some(part) = part(&accepted.worker.current()) else {
+            return;
+        };
+        let shared = self.shared.get_or_init(|| {
+            let cache = Arc::clone(&part.cache);
+            Rc::new(Shared::new(cache))
+        });
+        shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = Open::new(&shared.cache);
+        if open.number > shared.cache.settings.connections_max {
+            shared.counts.add(Counter::Rejected, 1);
+            accepted.stream.push(bytes::Bytes::from_static(TOO_MANY));
+            accepted.stream.finish();
+            return;
+        }
+        let worker = Rc::clone(&accepted.worker);
+        let connection = Rc::new(Connection {
+            accepted,
+            is_idle: Cell::new(true),
+        });
+        let registered = worker.register(&connection);
+        let shared = Rc::clone(shared);
+        engine::spawn(async move {
+            let _open = open;
+            serve(&connection, &registered, &shared).await;
+        });
+    }
+
+    fn knows(&self, local: &Local, listener: &ListenerId) -> bool {
+        is_known(local, listener)
+    }
+
+    fn turned_away(&self) -> &'static [u8] {
+        TOO_MANY
+    }
+
+    fn forget(&self) {}
+}
+
+/// A connection among those that are open.
+struct Open {
+    cache: Arc<Cache>,
+    /// How many there were then, this one among them.
+    number: usize,
+}
+
+impl Open {
+    fn new(cache: &Arc<Cache>) -> Open {
+        let count: &AtomicUsize = &cache.connections;
+        Open {
+            number: count.fetch_add(1, Ordering::Relaxed) + 1,
+            cache: Arc::clone(cache),
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.cache.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Connection {
+    accepted: Accepted,
+    /// Between two commands.
+    is_idle: Cell<bool>,
+}
+
+impl Tenant for Connection {
+    fn serial(&self) -> u64 {
+        self.accepted.serial
+    }
+
+    fn is_known(&self, next: &Local) -> bool {
+        is_known(next, &self.accepted.listener)
+    }
+
+    // Clients keep connections for good: none is closed to make room for others.
+    fn place(&self) -> Option<u32> {
+        None
+    }
+
+    fn ends_when_idle(&self) -> bool {
+        true
+    }
+
+    fn announce_end(&self) {
+        if self.is_idle.get() {
+            self.accepted.stream.shutdown_read();
+        }
+    }
+
+    fn close_reading(&self) {
+        self.accepted.stream.shutdown_read();
+    }
+
+    fn abort(&self) {
+        self.accepted.stream.abort();
+    }
+
+    // The cache is the same for all generations.
+    fn stay_with(&self, _: &Rc<Local>) {}
+}
+
+/// Serves a connection until either side closes it.
+async fn serve(connection: &Connection, registered: &Registered, shared: &Shared) {
+    let accepted = &connection.accepted;
+    let stream = &accepted.stream;
+    stream.set_send_timeout(SEND_TIMEOUT);
+    let mut conversation = Conversation::new();
+    let mut out = Output::default();
+    let idle_timeout = shared.cache.settings.idle_timeout;
+    while let Some(received) = receive(stream, &conversation, idle_timeout).await {
+        connection.is_idle.set(false);
+        shared.counts.add(Counter::BytesRead, received.len() as u64);
+        let mut input: &[u8] = &received;
+        loop {
+            let moment = shared.cache.moment();
+            let next = conversation.take(input, shared, moment, &mut out);
+            input = &[];
+            shared.counts.add(Counter::BytesWritten, out.len() as u64);
+            out.take().for_each(|piece| stream.push(piece));
+            match next {
+                Next::Close => return end(stream).await,
+                Next::Receive if stream.send_soon() <= OUTPUT_MAX => break,
+                Next::Receive => {
+                    if stream.drained(OUTPUT_MAX).await.is_err() {
+                        return;
+                    }
+                    break;
+                }
+                Next::Send => {
+                    if stream.drained(0).await.is_err() {
+                        return;
+                    }
+                    // Others have their turn, however quickly this client reads.
+                    engine::yield_now().await;
+                }
+            }
+        }
+        connection.is_idle.set(conversation.is_idle());
+        if accepted.worker.is_ending(accepted.serial) && conversation.is_idle() {
+            return end(stream).await;
+        }
+    }
+    let _ = registered; // it leaves the books with this task
+}
+
+/// What the client sends next. Nothing where it sends nothing more.
+async fn receive(
+    stream: &Stream,
+    conversation: &Conversation,
+    idle_timeout: Option<Duration>,
+) -> Option<engine::Buffer> {
+    let received = if conversation.is_idle() {
+        let deadline = idle_timeout.map(|timeout| engine::now() + timeout);
+        stream.recv_idle(deadline).await
+    } else {
+        stream.recv(None).await
+    };
+    received.ok().filter(|received| !received.is_empty())
+}
+
+/// Sends what is left, then the connection closes with its task.
+async fn end(stream: &Stream) {
+    let _ = stream.drained(0).await;
+}

@@ -1,0 +1,113 @@
+//! Answers that wait to be sent, in order: bytes of our own, and values that are lent.
+
+use bytes::Bytes;
+use store::Value;
+
+/// From this length on answers are sent before more commands are looked at.
+pub(crate) const OUTPUT_MAX: usize = 256 * 1024;
+
+/// Answers of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// Whole pieces, before what is in `bytes`.
+    pieces: Vec<Bytes>,
+    bytes: Vec<u8>,
+    /// Bytes in `pieces`.
+    before: usize,
+}
+
+impl Output {
+    /// How many bytes wait.
+    pub(crate) fn len(&self) -> usize {
+        self.before + self.bytes.len()
+    }
+
+    /// Whether they are to be sent before more is added.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= OUTPUT_MAX
+    }
+
+    pub(crate) fn text(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// A line, with its end.
+    pub(crate) fn line(&mut self, text: &str) {
+        self.text(text.as_bytes());
+        self.text(b"\r\n");
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    pub(crate) fn number(&mut self, number: u64) {
+        let mut digits = Digits::default();
+        self.text(digits.write(number));
+    }
+
+    pub(crate) fn base64(&mut self, bytes: &[u8]) {
+        proto::base64::encode(bytes, &mut self.bytes);
+    }
+
+    /// A value: copied, or a share of where it lies.
+    pub(crate) fn value(&mut self, value: Value<'_>) {
+        match value.lent() {
+            None => self.text(value.bytes()),
+            Some(lent) => {
+                self.close_piece();
+                self.before += lent.len();
+                self.pieces.push(lent);
+            }
+        }
+    }
+
+    /// Everything that waits.
+    pub(crate) fn take(&mut self) -> std::vec::Drain<'_, Bytes> {
+        self.close_piece();
+        self.before = 0;
+        self.pieces.drain(..)
+    }
+
+    fn close_piece(&mut self) {
+        if !self.bytes.is_empty() {
+            let fresh = engine::spare_bytes(0);
+            let bytes = std::mem::replace(&mut self.bytes, fresh);
+            self.before += bytes.len();
+            self.pieces.push(engine::share_bytes(bytes));
+        }
+    }
+}
+
+/// Room for the digits of a number.
+#[derive(Debug, Default)]
+pub(crate) struct Digits([u8; 20]);
+
+impl Digits {
+    /// The digits of a number.
+    pub(crate) fn write(&mut self, mut number: u64) -> &[u8] {
+        let mut begin = self.0.len();
+        for digit in self.0.iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+            begin -= 1;
+            if number == 0 {
+                break;
+            }
+        }
+        self.0.get(begin..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal() {
+        for number in [0, 9, 10, 12_345, u64::MAX] {
+            let mut digits = Digits::default();
+            assert_eq!(digits.write(number), number.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `tidegate memcached`: a memcached server with memcached's command line. The work is done by the crate `memcached`;
+//! described in docs/memcached.md.
+//!
+//! It is one process, as memcached is: no master, no configuration, no reload.
+
+mod options;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Arguments as FormatArguments;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use engine::net::{Address, BoundSocket, ListenOptions};
+use framework::door::{Door, ListenerId};
+use framework::generation::Generation;
+use framework::report::Report;
+use framework::workers::{self, Sockets, Workers};
+use framework::zone::Zones;
+use memcached::door::{Part, door};
+use memcached::{Cache, Ending, Settings};
+use process::identity::{self, Identity};
+use process::single::{self, Endings, Named};
+
+pub(crate) use options::Arguments;
+use options::{Listening, Plan};
+
+/// How often the main thread looks for what has expired.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Descriptors beside those of connections.
+const OTHER_FILES: u64 = 64;
+
+/// Runs where the program is called by memcached's name.
+pub(crate) fn as_memcached(program: &OsStr, arguments: &[OsString]) -> Option<ExitCode> {
+    #[derive(Parser)]
+    #[command(name = "memcached", version)]
+    struct Called {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+    (Path::new(program).file_name()? == "memcached").then(|| {
+        let program = std::iter::once(OsString::from("memcached"));
+        let line = program.chain(arguments.iter().cloned());
+        run(&Called::parse_from(line).arguments)
+    })
+}
+
+/// Serves until the process is told to end.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match arguments.plan().and_then(serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => crate::failure::fail(&text),
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}: {text}", process::PROGRAM);
+}
+
+fn serve(plan: Plan) -> Result<(), String> {
+    plan.notices.iter().for_each(|notice| say(notice));
+    let identity = identity_of(&plan)?;
+    let files = plan.settings.connections_max as u64 + OTHER_FILES;
+    let allowed = single::raise_open_files(None)
+        .map_err(|text| say(&text))
+        .is_ok();
+    if allowed && !has_files(files) && identity::is_superuser() {
+        single::raise_open_files(Some(files))?;
+    }
+    let mut listeners = Vec::new();
+    for listening in &plan.listening {
+        listeners.push(listen(listening, &plan)?);
+    }
+    write_ports(&listeners)?;
+    if plan.daemon {
+        single::to_background()?;
+    }
+    let named = plan.pid_file.as_deref().map(Named::create).transpose()?;
+    if let Some(identity) = &identity {
+        single::become_user(identity)?;
+    }
+    let endings = Endings::take().map_err(|error| format!("signals: {error}"))?;
+    let cache = Arc::new(Cache::new(
+        plan.settings.clone(),
+        Instant::now(),
+        Box::new(end),
+    ));
+    let workers = start(&plan.settings, &cache, listeners)?;
+    let ending = loop {
+        match endings.wait(SWEEP_INTERVAL) {
+            Some(ending) => break ending,
+            None => while cache.sweep(Instant::now()) {},
+        }
+    };
+    match ending {
+        single::Ending::Now => workers.terminate(),
+        single::Ending::Graceful => workers.quit(None),
+    }
+    workers.wait();
+    for listening in &plan.listening {
+        if let Listening::Path(path) = listening {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    drop(named);
+    Ok(())
+}
+
+/// Ends this process by the signal for it, which its main thread waits for.
+fn end(ending: Ending) {
+    let signal = match ending {
+        Ending::Now => rustix::process::Signal::INT,
+        Ending::Graceful => rustix::process::Signal::USR1,
+    };
+    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+}
+
+/// Whom to run as. As memcached, root has to say it.
+fn identity_of(plan: &Plan) -> Result<Option<Identity>, String> {
+    match &plan.user {
+        _ if !identity::is_superuser() => Ok(None),
+        None => Err("can't run as root without the -u switch".to_owned()),
+        Some(name) => Identity::of_user(name)
+            .map(Some)
+            .map_err(|_| format!("can't find the user {name} to switch to")),
+    }
+}
+
+fn has_files(wanted: u64) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.is_none_or(|current| current >= wanted)
+}
+
+/// A socket that listens, and its address.
+type Bound = (Address, BoundSocket);
+
+fn listen(listening: &Listening, plan: &Plan) -> Result<Bound, String> {
+    let address = match listening {
+        Listening::Inet(address) => Address::Inet(*address),
+        Listening::Path(path) => {
+            remove_old_socket(path);
+            Address::Unix(path.clone())
+        }
+    };
+    let options = ListenOptions {
+        backlog: plan.settings.backlog,
+        nodelay: true,
+        ..ListenOptions::new(address.clone())
+    };
+    let socket = engine::net::listen(&options)
+        .map_err(|failed| format!("failed to listen on {address}: {failed}"))?;
+    if let Listening::Path(path) = listening {
+        let mode = 0o777 & !plan.settings.socket_mask;
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, permissions)
+            .map_err(|error| format!("chmod() of {} failed: {error}", path.display()))?;
+    }
+    let address = match rustix::net::getsockname(&socket).map(SocketAddr::try_from) {
+        Ok(Ok(address)) => Address::Inet(address),
+        _ => address,
+    };
+    Ok((address, BoundSocket::from(socket)))
+}
+
+/// A socket at a path that an earlier run has left behind.
+fn remove_old_socket(path: &Path) {
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    if is_socket {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Writes the ports into the file that the environment names: for whoever has asked for any that is free.
+fn write_ports(listeners: &[Bound]) -> Result<(), String> {
+    let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
+        return Ok(());
+    };
+    let mut text = String::new();
+    for (address, _) in listeners {
+        if let Address::Inet(address) = address {
+            let family = if address.is_ipv4() { "INET" } else { "INET6" };
+            text.push_str(&format!("TCP {family}: {}\n", address.port()));
+        }
+    }
+    let path = PathBuf::from(path);
+    let mut unfinished = path.clone().into_os_string();
+    unfinished.push(".lck");
+    std::fs::write(&unfinished, text)
+        .and_then(|()| std::fs::rename(&unfinished, &path))
+        .map_err(|error| format!("{} cannot be written: {error}", path.display()))
+}
+
+fn start(
+    settings: &Settings,
+    cache: &Arc<Cache>,
+    listeners: Vec<Bound>,
+) -> Result<Workers, String> {
+    let id = |address: &Address| ListenerId(Arc::new(address.to_string()));
+    let mut generation = Generation::new(Zones::default());
+    generation.add(Part {
+        cache: Arc::clone(cache),
+        listeners: listeners.iter().map(|(address, _)| id(address)).collect(),
+    });
+    let sockets: Sockets = listeners
+        .into_iter()
+        .map(|(address, socket)| (id(&address), vec![socket]))
+        .collect();
+    let (engine, _) = engine::choose(None);
+    let settings = workers::Settings {
+        engine,
+        threads: settings.threads,
+        doors,
+        report: &ToStandardError,
+        // The door counts the connections of all threads together.
+        connections: settings.connections_max.saturating_add(1),
+        multi_accept: false,
+        affinity: Vec::new(),
+    };
+    Workers::start(&settings, &Arc::new(generation), &sockets)
+        .map_err(|error| process::log::failure("worker threads could not be started", &error))
+}
+
+fn doors() -> Vec<std::rc::Rc<dyn Door>> {
+    vec![door()]
+}
+
+/// Lines of threads about themselves.
+#[derive(Debug)]
+struct ToStandardError;
+
+impl Report for ToStandardError {
+    fn line(&self, _: base::level::Level, message: FormatArguments<'_>) {
+        say(&message.to_string());
+    }
+
+    fn thread_begins(&self) {}
+
+    fn serves_by(&self, _: &Generation) {}
+
+    fn thread_ends(&self) {}
+}

@@ -1,0 +1,463 @@
+//! memcached's command line: every option means here what it means there, or is refused, or a notice says why it means
+//! nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memcached::Settings;
+
+/// memcached's default of `-p`.
+const PORT: i32 = 11211;
+
+/// The smallest and the largest `-I`.
+const ITEM_MIN: usize = 1024;
+const ITEM_MAX: usize = 1024 * 1024 * 1024;
+
+const THREADS_MAX: usize = 256;
+
+/// Serve as memcached does, with memcached's options
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// TCP port to listen on; 0 is none, -1 any that is free
+    #[arg(short, long, value_name = "NUM", default_value_t = PORT, allow_negative_numbers = true)]
+    port: i32,
+    /// UDP port to listen on: not here yet, so only 0, off
+    #[arg(short = 'U', long, value_name = "NUM", default_value_t = 0)]
+    udp_port: u16,
+    /// Unix socket to listen on, in place of the network
+    #[arg(short = 's', long, value_name = "FILE")]
+    unix_socket: Option<PathBuf>,
+    /// Access mask of the Unix socket, in octal
+    #[arg(short = 'a', long, value_name = "MASK", default_value = "700")]
+    unix_mask: String,
+    /// Allow the command "shutdown"
+    #[arg(short = 'A', long)]
+    enable_shutdown: bool,
+    /// Addresses to listen on, with or without ports, parted by commas; all of the machine without it
+    #[arg(short, long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// Go to the background
+    #[arg(short, long)]
+    daemon: bool,
+    /// Whom to run as: only for root, who must say it
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// Memory for items, in megabytes
+    #[arg(short, long, value_name = "NUM", default_value_t = 64)]
+    memory_limit: usize,
+    /// Refuse to store where memory is full, instead of evicting
+    #[arg(short = 'M', long)]
+    disable_evictions: bool,
+    /// Connections at a time
+    #[arg(short, long, value_name = "NUM", default_value_t = 1024)]
+    conn_limit: usize,
+    /// Say more about what happens; -vv yet more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Write the process's number here
+    #[arg(short = 'P', long, value_name = "FILE")]
+    pidfile: Option<PathBuf>,
+    /// Threads that serve
+    #[arg(short, long, value_name = "NUM", default_value_t = 4)]
+    threads: usize,
+    /// Length of the queue of connections that wait to be accepted
+    #[arg(short = 'b', long, value_name = "NUM", default_value_t = 1024)]
+    listen_backlog: i32,
+    /// Protocol: ascii, or auto, which is the same until the binary protocol is here
+    #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
+    protocol: String,
+    /// Largest item, with its head: 1k to 1024m
+    #[arg(short = 'I', long, value_name = "NUM", default_value = "1m")]
+    max_item_size: String,
+    /// Refuse the command "flush_all"
+    #[arg(short = 'F', long)]
+    disable_flush_all: bool,
+    /// Refuse dumps of keys
+    #[arg(short = 'X', long)]
+    disable_dumping: bool,
+    /// Refuse the command "watch": it is not here yet, so it is refused anyway
+    #[arg(short = 'W', long)]
+    disable_watch: bool,
+    /// Growth of slabs: there are none here
+    #[arg(short = 'f', long, value_name = "NUM")]
+    slab_growth_factor: Option<f64>,
+    /// Smallest chunk of a slab: there are none here
+    #[arg(short = 'n', long, value_name = "BYTES")]
+    slab_min_size: Option<usize>,
+    /// Requests of a connection in turn: here a turn is by bytes
+    #[arg(short = 'R', long, value_name = "NUM")]
+    max_reqs_per_event: Option<usize>,
+    /// No CAS: it stays on here
+    #[arg(short = 'C', long)]
+    disable_cas: bool,
+    /// Large pages: the system gives them by itself
+    #[arg(short = 'L', long)]
+    enable_largepages: bool,
+    /// Lock memory: not here yet
+    #[arg(short = 'k', long)]
+    lock_memory: bool,
+    /// Core files: not here yet
+    #[arg(short = 'r', long)]
+    enable_coredumps: bool,
+    /// Statistics by prefix of keys: not here yet
+    #[arg(short = 'D', value_name = "CHAR")]
+    delimiter: Option<String>,
+    /// SASL: not here yet
+    #[arg(short = 'S', long)]
+    enable_sasl: bool,
+    /// Users and passwords: not here yet
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// A cache that outlives a restart: not here yet
+    #[arg(short = 'e', long, value_name = "FILE")]
+    memory_file: Option<PathBuf>,
+    /// TLS: not here yet
+    #[arg(short = 'Z', long)]
+    enable_ssl: bool,
+    /// Further options, parted by commas: idle_timeout=SECONDS
+    #[arg(short = 'o', long, value_name = "LIST")]
+    extended: Vec<String>,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Listening {
+    Inet(SocketAddr),
+    Path(PathBuf),
+}
+
+/// What a command line amounts to.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) listening: Vec<Listening>,
+    pub(super) daemon: bool,
+    pub(super) user: Option<String>,
+    pub(super) pid_file: Option<PathBuf>,
+    /// What to say before anything is served.
+    pub(super) notices: Vec<String>,
+}
+
+/// Extended options that are about what only memcached has; `no_` before them is the same.
+const WITHOUT_MEANING: &[&str] = &[
+    "hashpower",
+    "no_hashexpand",
+    "hash_algorithm",
+    "tail_repair_time",
+    "slab_reassign",
+    "slab_automove",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_automove_freeratio",
+    "slab_chunk_max",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "hot_lru_pct",
+    "warm_lru_pct",
+    "hot_max_factor",
+    "warm_max_factor",
+    "temporary_ttl",
+    "read_buf_mem_limit",
+    "resp_obj_mem_limit",
+    "inline_ascii_resp",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+    "track_sizes",
+    "modern",
+    "relaxed_privileges",
+    "drop_privileges",
+];
+
+impl Arguments {
+    /// Works it out, or says what is wrong with it.
+    pub(super) fn plan(&self) -> Result<Plan, String> {
+        self.refuse()?;
+        let mut notices = self.without_meaning();
+        let idle_timeout = self.extended(&mut notices)?;
+        let limit = self
+            .memory_limit
+            .checked_mul(1 << 20)
+            .filter(|limit| *limit > 0);
+        let limit = limit.ok_or("-m: the memory limit must be a number of megabytes above 0")?;
+        let item_max = size(&self.max_item_size).ok_or_else(|| {
+            format!(
+                "-I: \"{}\" is no size, such as 512k or 2m",
+                self.max_item_size
+            )
+        })?;
+        if !(ITEM_MIN..=ITEM_MAX).contains(&item_max) {
+            return Err("-I: the item size must be between 1k and 1024m".to_owned());
+        }
+        if item_max > limit / 2 {
+            return Err("cannot set item size limit higher than 1/2 of memory max".to_owned());
+        }
+        if self.conn_limit == 0 {
+            return Err("maximum connections must be greater than 0".to_owned());
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(format!(
+                "-t: the number of threads must be between 1 and {THREADS_MAX}"
+            ));
+        }
+        let socket_mask = u32::from_str_radix(&self.unix_mask, 8)
+            .map_err(|_| format!("-a: \"{}\" is no octal number", self.unix_mask))?;
+        let listening = self.listening()?;
+        notices.extend(open_to_all(&listening));
+        let port = listening.iter().find_map(|listening| match listening {
+            Listening::Inet(address) => Some(address.port()),
+            Listening::Path(_) => None,
+        });
+        let interfaces = (!self.listen.is_empty()).then(|| self.listen.join(","));
+        let settings = Settings {
+            limit,
+            refuses_when_full: self.disable_evictions,
+            item_max,
+            connections_max: self.conn_limit,
+            threads: self.threads,
+            backlog: self.listen_backlog.max(1),
+            allows_flush: !self.disable_flush_all,
+            allows_dump: !self.disable_dumping,
+            allows_shutdown: self.enable_shutdown,
+            verbosity: u32::from(self.verbose),
+            idle_timeout,
+            port: port.unwrap_or(0),
+            interfaces,
+            socket_path: self
+                .unix_socket
+                .as_ref()
+                .map(|path| path.display().to_string()),
+            // The mask says which bits stay, as in memcached: it is what is allowed.
+            socket_mask: 0o777 & !socket_mask,
+        };
+        Ok(Plan {
+            settings,
+            listening,
+            daemon: self.daemon,
+            user: self.user.clone(),
+            pid_file: self.pidfile.clone(),
+            notices,
+        })
+    }
+
+    /// Refuses what is not here: who relies on it must not believe that it is.
+    fn refuse(&self) -> Result<(), String> {
+        let missing = [
+            (self.udp_port != 0, "-U: UDP"),
+            (self.enable_sasl, "-S: SASL"),
+            (self.auth_file.is_some(), "-Y: authentication"),
+            (self.enable_ssl, "-Z: TLS"),
+            (
+                self.memory_file.is_some(),
+                "-e: a cache that outlives a restart",
+            ),
+            (self.lock_memory, "-k: locking memory"),
+            (self.enable_coredumps, "-r: a limit for core files"),
+            (self.delimiter.is_some(), "-D: statistics by prefix"),
+        ];
+        if let Some((_, what)) = missing.iter().find(|(is_wanted, _)| *is_wanted) {
+            return Err(format!("{what} is not here yet"));
+        }
+        match self.protocol.as_str() {
+            "ascii" | "auto" => Ok(()),
+            "binary" => Err("-B binary: the binary protocol is not here yet".to_owned()),
+            other => Err(format!(
+                "invalid value for binding protocol: {other} -- should be one of auto, binary, or ascii"
+            )),
+        }
+    }
+
+    /// What is said about options that mean nothing here.
+    fn without_meaning(&self) -> Vec<String> {
+        let given = [
+            (self.slab_growth_factor.is_some(), "-f: there are no slabs"),
+            (self.slab_min_size.is_some(), "-n: there are no slabs"),
+            (
+                self.max_reqs_per_event.is_some(),
+                "-R: a turn is bounded by bytes",
+            ),
+            (self.disable_cas, "-C: CAS stays on"),
+            (
+                self.enable_largepages,
+                "-L: the system gives large pages by itself",
+            ),
+        ];
+        let given = given.iter().filter(|(is_given, _)| *is_given);
+        given
+            .map(|(_, why)| format!("{why}; the option has no effect"))
+            .collect()
+    }
+
+    /// `-o`: the idle timeout is returned.
+    fn extended(&self, notices: &mut Vec<String>) -> Result<Option<Duration>, String> {
+        let mut idle_timeout = None;
+        let words = self.extended.iter().flat_map(|list| list.split(','));
+        for word in words.filter(|word| !word.is_empty()) {
+            let (name, value) = word
+                .split_once('=')
+                .map_or((word, None), |(name, value)| (name, Some(value)));
+            let plain = name.strip_prefix("no_").unwrap_or(name);
+            match (name, value) {
+                ("idle_timeout", Some(value)) => {
+                    let seconds = value.parse().map_err(|_| {
+                        format!("-o idle_timeout: \"{value}\" is no number of seconds")
+                    })?;
+                    idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
+                }
+                ("idle_timeout", None) => {
+                    return Err("missing numeric argument for idle_timeout".to_owned());
+                }
+                ("maxconns_fast", None) => {}
+                _ if WITHOUT_MEANING.contains(&plain) => {
+                    notices.push(format!(
+                        "-o {name}: this is about what only memcached has; the option has no effect"
+                    ));
+                }
+                _ => return Err(format!("-o {name}: illegal suboption, or not here yet")),
+            }
+        }
+        Ok(idle_timeout)
+    }
+
+    fn listening(&self) -> Result<Vec<Listening>, String> {
+        if let Some(path) = &self.unix_socket {
+            return Ok(vec![Listening::Path(path.clone())]);
+        }
+        let port = match self.port {
+            0 => return Err("nothing to listen on: -p 0, and no -s".to_owned()),
+            -1 => 0,
+            port => u16::try_from(port).map_err(|_| format!("-p: {port} is no port"))?,
+        };
+        if self.listen.is_empty() {
+            let any = [
+                IpAddr::from(Ipv4Addr::UNSPECIFIED),
+                IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            ];
+            // With any free port the two would differ.
+            let count = if port == 0 { 1 } else { any.len() };
+            let any = any.into_iter().take(count);
+            return Ok(any
+                .map(|ip| Listening::Inet(SocketAddr::new(ip, port)))
+                .collect());
+        }
+        let mut listening = Vec::new();
+        let words = self.listen.iter().flat_map(|list| list.split(','));
+        for word in words.filter(|word| !word.is_empty()) {
+            let word = word.strip_prefix("notls:").unwrap_or(word);
+            listening.extend(resolve(word, port)?.into_iter().map(Listening::Inet));
+        }
+        listening.dedup();
+        Ok(listening)
+    }
+}
+
+/// The addresses of `HOST`, `HOST:PORT` or `[HOST]:PORT`.
+fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let bare = word.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let found = match word.rsplit_once(':') {
+        Some(_) => word.to_socket_addrs(),
+        None => (word, port).to_socket_addrs(),
+    };
+    found
+        .map(Iterator::collect)
+        .map_err(|error| format!("-l: {word} cannot be found: {error}"))
+}
+
+/// What to say where others than this machine's programs reach the cache, which asks nobody who they are.
+fn open_to_all(listening: &[Listening]) -> Option<String> {
+    let open = listening.iter().find_map(|listening| match listening {
+        Listening::Inet(address) if !address.ip().is_loopback() => Some(address),
+        _ => None,
+    })?;
+    Some(format!(
+        "warning: every client that reaches {open} can read and change everything; -l 127.0.0.1 keeps it to this machine"
+    ))
+}
+
+/// A number of bytes with `k`, `m` or `g` behind it.
+fn size(text: &str) -> Option<usize> {
+    let unit = match text.bytes().last()? {
+        b'k' | b'K' => 1 << 10,
+        b'm' | b'M' => 1 << 20,
+        b'g' | b'G' => 1 << 30,
+        _ => return text.parse().ok(),
+    };
+    let number: usize = text.get(..text.len() - 1)?.parse().ok()?;
+    number.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Called {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = ["memcached"].into_iter().chain(line.split_whitespace());
+        Called::parse_from(words).arguments.plan()
+    }
+
+    #[test]
+    fn the_line_of_debians_file_is_understood() {
+        let plan = plan("-m 64 -p 11211 -u memcache -l 127.0.0.1 -l ::1 -P /run/x.pid").unwrap();
+        assert_eq!(plan.settings.limit, 64 << 20);
+        let expected = ["127.0.0.1:11211", "[::1]:11211"];
+        let expected = expected.map(|address| Listening::Inet(address.parse().unwrap()));
+        assert_eq!(plan.listening, expected);
+        assert_eq!(plan.user.as_deref(), Some("memcache"));
+        assert!(plan.notices.is_empty(), "{:?}", plan.notices);
+    }
+
+    #[test]
+    fn options_are_written_as_for_memcached() {
+        let plan = plan("-vvd -m100 -c5 -t2 -I2m -M -F -X -A -b 7 -s /tmp/s -a 0770").unwrap();
+        let settings = &plan.settings;
+        assert_eq!((settings.limit, settings.item_max), (100 << 20, 2 << 20));
+        assert_eq!((settings.connections_max, settings.threads), (5, 2));
+        assert!(plan.daemon && settings.verbosity == 2 && settings.refuses_when_full);
+        assert!(!settings.allows_flush && !settings.allows_dump && settings.allows_shutdown);
+        assert_eq!(plan.listening, [Listening::Path("/tmp/s".into())]);
+        assert_eq!(settings.socket_mask, 0o007);
+    }
+
+    #[test]
+    fn what_is_not_here_is_refused_and_what_means_nothing_is_told() {
+        for line in [
+            "-U 11211",
+            "-S",
+            "-Y f",
+            "-Z",
+            "-e f",
+            "-B binary",
+            "-k",
+            "-o ext_path=x",
+        ] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+        let told =
+            plan("-l 127.0.0.1 -f 1.25 -o slab_reassign,no_lru_crawler,maxconns_fast").unwrap();
+        assert_eq!(told.notices.len(), 3, "{:?}", told.notices);
+        let timeout = plan("-o idle_timeout=5").unwrap().settings.idle_timeout;
+        assert_eq!(timeout, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn an_address_that_others_reach_is_told() {
+        assert!(plan("-p 1").unwrap().notices[0].starts_with("warning: "));
+        assert!(plan("-l 127.0.0.1:5").unwrap().notices.is_empty());
+        let listening = plan("-l 127.0.0.1:5,[::1]:6").unwrap().listening;
+        assert_eq!(listening[1], Listening::Inet("[::1]:6".parse().unwrap()));
+        assert!(plan("-p 0").is_err() && plan("-m 1").is_err() && plan("-I 1g").is_err());
+    }
+}
