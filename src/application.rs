@@ -134,6 +134,12 @@ impl Application for Tidegate {
         })
     }
 
+    fn inherited(&self, socket: &OwnedFd) -> Option<(String, Option<PathBuf>)> {
+        let address = engine::net::bound_address(socket).ok()?;
+        let file = address.socket_file().map(Path::to_owned);
+        Some((ListenerId::of_address(&address).0.to_string(), file))
+    }
+
     fn serving(&self) {
         if let Some(serving) = &self.serving {
             serving();
@@ -360,7 +366,7 @@ fn kept(options: ListenOptions) -> Kept {
 
 /// What names one socket of a listener over reloads.
 fn socket_key(listener: &ListenerId, number: usize) -> String {
-    format!("{} #{number}", listener.0)
+    process::listener_key(&listener.0, number)
 }
 
 /// Where the master's lines go; a log in memory is the worker process's own.

@@ -39,6 +39,13 @@ pub(crate) mod paths {
     pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
     /// The default of `pid`.
     pub(crate) const PID: &str = "/run/tidegate.pid";
+    /// The same where the program stands in nginx's place, under its name: scripts look there.
+    pub(crate) const NGINX_PID: &str = "/run/nginx.pid";
+}
+
+/// Whether the program was called by the name `nginx`.
+pub(crate) fn is_called_nginx() -> bool {
+    process::program_name() == "nginx"
 }
 
 /// The nginx whose behaviour ours is compared with.
@@ -199,7 +206,11 @@ pub(crate) fn shown(show: Show, modules: &[String]) -> String {
             paths::PREFIX,
             paths::conf(),
             paths::ERROR_LOG,
-            paths::PID
+            if is_called_nginx() {
+                paths::NGINX_PID
+            } else {
+                paths::PID
+            }
         );
         for module in modules {
             let _ = write!(text, " {module}");

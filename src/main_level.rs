@@ -12,7 +12,7 @@ use conf::{
 };
 use process::identity::{self, Identity};
 
-use crate::cli::paths;
+use crate::cli::{is_called_nginx, paths};
 
 /// All of them, for the table of directives.
 pub(crate) static TABLE: &[&dyn Declared] = &[
@@ -54,7 +54,9 @@ static PID: Setting<PathBuf> = Setting::new("pid", &["file"], parse::path)
     .default(paths::PID)
     .manual(
         "The file that holds the number of the master process. It appears when every socket \
-         listens. A start is refused where the file names a process that is running.",
+         listens. A start is refused where the file names a process that is running, unless that \
+         only serves its last requests. The default is nginx's, `/run/nginx.pid`, where the \
+         program is called by the name `nginx`.",
     );
 
 static USER: Setting<UserLine> = Setting::new("user", &["user [group]"], user)
@@ -219,7 +221,10 @@ impl MainLevel {
         Ok(MainLevel {
             daemon: root.get(&DAEMON)?,
             master_process: root.get(&MASTER_PROCESS)?,
-            pid: prefix.join(root.get(&PID)?),
+            pid: match root.written(&PID)? {
+                None if is_called_nginx() => PathBuf::from(paths::NGINX_PID),
+                _ => prefix.join(root.get(&PID)?),
+            },
             identity: identity(root, diagnostics)?,
             threads,
             inherits_objects: root.get(&SSL_OBJECT_CACHE_INHERITABLE)?,

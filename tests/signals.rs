@@ -623,3 +623,344 @@ fn a_test_takes_no_connection_from_the_server_that_runs() {
     assert!(!calls.contains("listen("), "{calls}");
     assert!(calls.contains("exited with 0"), "{calls}");
 }
+
+/// The end of every process that is named in one of the pid files of a folder.
+struct EndOfAll(PathBuf);
+
+impl EndOfAll {
+    fn pid(&self, name: &str) -> Option<u32> {
+        fs::read_to_string(self.0.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+}
+
+impl Drop for EndOfAll {
+    fn drop(&mut self) {
+        for name in ["nginx.pid", "nginx.pid.oldbin"] {
+            if let Some(pid) = self.pid(name) {
+                support::signal(pid, "TERM");
+            }
+        }
+    }
+}
+
+fn comm(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+fn title(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes)
+        .replace('\0', " ")
+        .trim_end()
+        .to_owned()
+}
+
+/// A folder with nginx as `sbin/nginx`, which is to run in the background by `nginx.conf`, beside Tidegate as `tidegate`.
+fn beside_nginx(port: u16) -> Option<Master> {
+    if !Path::new("/usr/sbin/nginx").exists() {
+        eprintln!("skipped: no nginx here");
+        return None;
+    }
+    let master = Master::new();
+    let folder = &master.folder;
+    for name in ["www", "sbin"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    fs::write(folder.join("www/large"), vec![b'x'; LARGE]).unwrap();
+    fs::write(folder.join("www/small"), "small").unwrap();
+    for name in ["", "www"] {
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::copy("/usr/sbin/nginx", folder.join("sbin/nginx")).unwrap();
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    std::os::unix::fs::symlink(program, folder.join("tidegate")).unwrap();
+    let user = if is_root() {
+        "user nobody nogroup;"
+    } else {
+        ""
+    };
+    let at = folder.display();
+    let text = format!(
+        "{user} pid {at}/nginx.pid; error_log {at}/logs/error.log notice; events {{}} \
+         http {{ access_log off; client_body_temp_path {at}/a; proxy_temp_path {at}/b; \
+         fastcgi_temp_path {at}/c; uwsgi_temp_path {at}/d; scgi_temp_path {at}/e; \
+         server {{ listen 127.0.0.1:{port}; listen unix:{at}/socket; root {at}/www; }} }}"
+    );
+    fs::write(folder.join("nginx.conf"), text).unwrap();
+    Some(master)
+}
+
+/// Starts a file of the folder in the background, and returns the number of its master.
+fn start_in_background(all: &EndOfAll, program: &str) -> u32 {
+    let folder = &all.0;
+    let program = folder.join(program);
+    let before = all.pid("nginx.pid");
+    let status = Command::new(&program)
+        .arg("-c")
+        .arg(folder.join("nginx.conf"))
+        .args(["-e", "stderr"])
+        .stdin(Stdio::null())
+        .stderr(fs::File::create(folder.join("output")).unwrap())
+        .status();
+    let output = fs::read_to_string(folder.join("output")).unwrap();
+    assert!(status.unwrap().success(), "{}: {output}", program.display());
+    wait_for("pid file", || {
+        let pid = all.pid("nginx.pid");
+        pid.is_some() && pid != before
+    });
+    all.pid("nginx.pid").unwrap()
+}
+
+/// Requests without a pause over TCP and a Unix socket, each on its own connection, until told to end.
+struct Requests {
+    end: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<Result<u32, String>>>,
+}
+
+impl Requests {
+    fn begin(port: u16, socket: PathBuf) -> Requests {
+        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        type Ask = Box<dyn FnMut() -> std::io::Result<String> + Send>;
+        const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        fn ask(mut stream: impl Read + Write) -> std::io::Result<String> {
+            stream.write_all(REQUEST)?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        }
+        let tcp: Ask = Box::new(move || ask(TcpStream::connect(("127.0.0.1", port))?));
+        let unix: Ask = Box::new(move || ask(std::os::unix::net::UnixStream::connect(&socket)?));
+        let threads = [tcp, unix].into_iter().map(|mut ask| {
+            let end = std::sync::Arc::clone(&end);
+            std::thread::spawn(move || {
+                let mut count = 0;
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    let answer = ask().map_err(|error| format!("request {count}: {error}"))?;
+                    if !answer.ends_with("small") {
+                        return Err(format!("request {count}: {answer:?}"));
+                    }
+                    count += 1;
+                }
+                Ok(count)
+            })
+        });
+        let threads = threads.collect();
+        Requests { end, threads }
+    }
+
+    fn finish(self) {
+        self.end.store(true, std::sync::atomic::Ordering::Relaxed);
+        for thread in self.threads {
+            let count = thread.join().unwrap().unwrap();
+            assert!(count > 0);
+        }
+    }
+}
+
+/// The commands of README.md that have Tidegate take nginx's place, and back, with the paths of a folder.
+fn switch_over(folder: &Path) -> [String; 2] {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let commands: Vec<&str> = readme
+        .lines()
+        .skip_while(|line| !line.starts_with("    cd /usr/sbin"))
+        .take_while(|line| line.starts_with("    "))
+        .collect();
+    let back = readme
+        .split('`')
+        .find(|text| text.starts_with("cd /usr/sbin") && text.contains("mv nginx-before nginx"));
+    let mut there = commands.join("\n");
+    let mut back = [&[back.unwrap()], &commands[1..]].concat().join("\n");
+    for text in [&mut there, &mut back] {
+        let at = folder.display().to_string();
+        *text = text.replace("/usr/sbin", &format!("{at}/sbin"));
+        *text = text.replace("/run/", &format!("{at}/"));
+    }
+    [there, back]
+}
+
+fn shell(folder: &Path, commands: &str) {
+    let path = std::env::var("PATH").unwrap();
+    let output = Command::new("timeout")
+        .args(["60", "sh", "-e", "-c", commands])
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{commands}: {output:?}");
+}
+
+/// The commands of README.md while a download is under way and others ask: none is refused or cut off, on the way there and
+/// on the way back.
+#[test]
+fn the_way_from_nginx_and_back_loses_no_request() {
+    let port = free_port();
+    let Some(site) = beside_nginx(port) else {
+        return;
+    };
+    let all = EndOfAll(site.folder.clone());
+    let [there, back] = switch_over(&site.folder);
+    let theirs = start_in_background(&all, "sbin/nginx");
+    let requests = Requests::begin(port, site.folder.join("socket"));
+    let download = Pending::new(port, "of-nginx");
+
+    shell(&site.folder, &there);
+    let ours = all.pid("nginx.pid").unwrap();
+    assert_ne!(ours, theirs);
+    assert_eq!(comm(theirs), "nginx", "nginx has a request left");
+    let server = fs::read_link(format!("/proc/{ours}/exe")).unwrap();
+    assert!(server.ends_with("tidegate"), "{server:?}");
+
+    // What a system has for nginx reaches Tidegate's processes.
+    let program = site.folder.join("sbin/nginx");
+    let of_master = format!(
+        "nginx: master process {} -c {}/nginx.conf -e stderr",
+        program.display(),
+        site.folder.display()
+    );
+    wait_for("worker process", || {
+        let workers = support::children(ours);
+        let is_it = |pid: &u32| comm(*pid) == "nginx" && title(*pid) == "nginx: worker process";
+        !workers.is_empty() && workers.iter().all(is_it)
+    });
+    assert_eq!((comm(ours), title(ours)), ("nginx".to_owned(), of_master));
+    let pids = Command::new("pidof").arg("nginx").output().unwrap();
+    let pids = String::from_utf8(pids.stdout).unwrap();
+    let worker = support::children(ours)[0];
+    for pid in [ours, worker] {
+        assert!(
+            pids.split_whitespace().any(|one| one == pid.to_string()),
+            "{pid}: {pids}"
+        );
+    }
+    let log = site.folder.join("logs/error.log");
+    fs::rename(&log, site.folder.join("logs/rotated")).unwrap();
+    for signal in ["USR1", "HUP"] {
+        let status = Command::new("start-stop-daemon")
+            .args([
+                "--stop",
+                "--signal",
+                signal,
+                "--quiet",
+                "--name",
+                "nginx",
+                "--pidfile",
+            ])
+            .arg(site.folder.join("nginx.pid"))
+            .status();
+        assert!(status.unwrap().success(), "{signal}");
+    }
+    wait_for("log that was opened again", || log.exists());
+    let signalled = Command::new(&program)
+        .arg("-c")
+        .arg(site.folder.join("nginx.conf"))
+        .args(["-e", "stderr", "-s", "reload"])
+        .output()
+        .unwrap();
+    assert!(signalled.status.success(), "{signalled:?}");
+
+    download.finish();
+    wait_for("end of nginx", || {
+        !Path::new(&format!("/proc/{theirs}")).exists()
+    });
+    assert_eq!(all.pid("nginx.pid"), Some(ours));
+    let download = Pending::new(port, "of-ours");
+    shell(&site.folder, &back);
+    let last = all.pid("nginx.pid").unwrap();
+    assert_eq!(
+        fs::read_link(format!("/proc/{last}/exe")).unwrap(),
+        site.folder.join("sbin/nginx")
+    );
+    download.finish();
+    wait_for("end of Tidegate", || {
+        !Path::new(&format!("/proc/{ours}")).exists()
+    });
+    requests.finish();
+    assert_eq!(all.pid("nginx.pid"), Some(last));
+    assert!(!site.folder.join("nginx.pid.oldbin").exists());
+    let log = site.read("logs/error.log") + &site.read("logs/rotated");
+    for level in ["[emerg]", "[alert]", "[crit]", "[error]"] {
+        assert!(!log.contains(level), "{log}");
+    }
+}
+
+/// A successor that cannot start changes nothing, and neither does another USR2 in the foreground.
+#[test]
+fn a_binary_that_cannot_start_leaves_the_older_one() {
+    let port = free_port();
+    let Some(site) = beside_nginx(port) else {
+        return;
+    };
+    let all = EndOfAll(site.folder.clone());
+    let ours = start_in_background(&all, "tidegate");
+    assert_eq!(comm(ours), "tidegate");
+    assert!(
+        title(ours).starts_with("tidegate: master process "),
+        "{}",
+        title(ours)
+    );
+    small(port, "before");
+    let conf = site.folder.join("nginx.conf");
+    let text = fs::read_to_string(&conf).unwrap();
+    fs::write(&conf, text.replace("root ", "no_such_directive ")).unwrap();
+    support::signal(ours, "USR2");
+    site.wait_for_text("logs/error.log", "new binary process");
+    site.wait_for_text("logs/error.log", "exited with code 1");
+    wait_for("pid file", || all.pid("nginx.pid") == Some(ours));
+    assert!(site.folder.join("socket").exists());
+    small(port, "behind");
+    // The same file again, by a configuration that is whole.
+    fs::write(&conf, text).unwrap();
+    support::signal(ours, "USR2");
+    wait_for("new binary", || {
+        all.pid("nginx.pid").is_some_and(|pid| pid != ours)
+    });
+    let next = all.pid("nginx.pid").unwrap();
+    assert_eq!(all.pid("nginx.pid.oldbin"), Some(ours));
+    support::signal(next, "QUIT");
+    wait_for("pid file that is back", || {
+        all.pid("nginx.pid") == Some(ours)
+    });
+    assert!(site.folder.join("socket").exists());
+    small(port, "again");
+}
+
+/// A server that has closed its listeners for a last download does not stop a start, and takes no pid file along.
+#[test]
+fn a_start_beside_a_draining_server_takes_its_place() {
+    let port = free_port();
+    let Some(site) = beside_nginx(port) else {
+        return;
+    };
+    let all = EndOfAll(site.folder.clone());
+    let mut before = start_in_background(&all, "sbin/nginx");
+    for _ in ["behind nginx", "behind Tidegate"] {
+        let download = Pending::new(port, "last");
+        support::signal(before, "QUIT");
+        wait_for("end of the listener", || {
+            TcpStream::connect(("127.0.0.1", port)).is_err() && !site.folder.join("socket").exists()
+        });
+        wait_for("master without a listener", || !listens(before, port));
+        let next = start_in_background(&all, "tidegate");
+        small(port, "of-the-next");
+        download.finish();
+        wait_for("end of the one before", || {
+            !Path::new(&format!("/proc/{before}")).exists()
+        });
+        wait_for("pid file", || all.pid("nginx.pid") == Some(next));
+        // A second one is refused as ever.
+        let refused = Command::new(site.folder.join("tidegate"))
+            .arg("-c")
+            .arg(site.folder.join("nginx.conf"))
+            .args(["-e", "stderr"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(said.contains("(tidegate), which is running"), "{said}");
+        before = next;
+    }
+}

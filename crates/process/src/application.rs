@@ -44,6 +44,12 @@ pub trait Application: Sync {
         options: &Options,
     ) -> Result<Needs, Vec<Diagnostic>>;
 
+    /// The group of a listening socket that another program has handed on, and the file that it made when it was bound: as
+    /// [`NeedKind::Listener`] has them. None where no configuration could need such a socket.
+    fn inherited(&self, _socket: &OwnedFd) -> Option<(String, Option<PathBuf>)> {
+        None
+    }
+
     /// Called in the master when its first worker serves, for those who wait for that. Must not
     /// wait for anything: the master does nothing else meanwhile.
     fn serving(&self) {}
@@ -188,6 +194,11 @@ pub enum NeedKind {
         /// Whether USR1 and a reload open it again: true of files, not of standard error.
         can_be_reopened: bool,
     },
+}
+
+/// The key of one socket of a listener, which its group and its number make.
+pub fn listener_key(group: &str, number: usize) -> String {
+    format!("{group} #{number}")
 }
 
 /// Why a descriptor could not be opened, in nginx's words.

@@ -11,7 +11,9 @@ use rustix::io::FdFlags;
 use base::syslog;
 use conf::Style;
 
-use crate::application::{LogPlace, LogTarget, Need, NeedKind, OpenError};
+use crate::application::{
+    Application, LogPlace, LogTarget, Need, NeedKind, OpenError, listener_key,
+};
 use crate::bundle;
 use crate::log::{Level, Log, Output, Target};
 use crate::occupant;
@@ -99,6 +101,34 @@ impl Descriptors {
             left = in_use;
         }
         Ok(opened)
+    }
+
+    /// Sockets that another program has handed on, as a configuration would need them by what `application` says; others
+    /// are closed.
+    pub(crate) fn inherited(sockets: Vec<OwnedFd>, application: &dyn Application) -> Descriptors {
+        let mut held: Vec<Held> = Vec::new();
+        for socket in sockets {
+            let Some((group, socket_file)) = application.inherited(&socket) else {
+                continue;
+            };
+            let is_same = |held: &&Held| matches!(&held.kind, NeedKind::Listener { group: other, .. } if *other == group);
+            let key = listener_key(&group, held.iter().filter(is_same).count());
+            let kind = NeedKind::Listener { socket_file, group };
+            held.push(Held::new(key, kind, socket));
+        }
+        Descriptors(held)
+    }
+
+    /// The sockets that listen.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &OwnedFd> {
+        let listens = |held: &&Held| matches!(held.kind, NeedKind::Listener { .. });
+        self.0.iter().filter(listens).map(|held| &*held.descriptor)
+    }
+
+    /// Closes the listeners, and leaves the files of Unix sockets to another program that listens by them.
+    pub(crate) fn leave_listeners(&mut self) {
+        self.0
+            .retain(|held| !matches!(held.kind, NeedKind::Listener { .. }));
     }
 
     /// Keys of all, in order.
@@ -309,12 +339,19 @@ fn explanation(error: &OpenError) -> String {
 }
 
 fn hold(need: &Need, descriptor: OwnedFd) -> Held {
-    // Nothing but the control channel may reach a worker.
-    let _ = rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
-    Held {
-        key: need.key.clone(),
-        kind: need.kind.clone(),
-        descriptor: Rc::new(descriptor),
+    Held::new(need.key.clone(), need.kind.clone(), descriptor)
+}
+
+impl Held {
+    fn new(key: String, kind: NeedKind, descriptor: OwnedFd) -> Held {
+        // Nothing but the control channel may reach a worker.
+        let _ = rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC);
+        let descriptor = Rc::new(descriptor);
+        Held {
+            key,
+            kind,
+            descriptor,
+        }
     }
 }
 

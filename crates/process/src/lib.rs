@@ -6,8 +6,7 @@
 //! compiles from, and `control`, the socket that carries it.
 //!
 //! This crate knows no directive and no protocol: what a configuration needs comes from the
-//! [`Application`]. It does not confine the worker, replace the running binary or talk to
-//! systemd.
+//! [`Application`]. It does not confine the worker or talk to systemd.
 
 pub mod application;
 pub mod bundle;
@@ -17,23 +16,26 @@ mod daemon;
 mod descriptors;
 mod directories;
 pub mod identity;
+mod inherited;
 mod interrupt;
 pub mod log;
 mod master;
 mod occupant;
 pub mod options;
 mod pid_file;
+mod predecessor;
 pub mod probe;
 mod reply;
 mod running;
 mod signals;
 pub mod single;
 mod start;
+mod title;
 pub mod worker;
 
 pub use application::{
     Application, Kept, LogPlace, LogTarget, MasterSettings, Need, NeedKind, Needs, NewProcessLine,
-    OpenError, Worker,
+    OpenError, Worker, listener_key,
 };
 pub use bundle::Bundle;
 pub use identity::Identity;
@@ -41,4 +43,5 @@ pub use interrupt::Interrupt;
 pub use log::{Level, PROGRAM};
 pub use options::{Action, ErrorLog, Options, SignalName};
 pub use start::run;
+pub use title::program_name;
 pub use worker::{Events, is_worker, worker_main};

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Pid;
 
 use crate::log::failure;
+use crate::predecessor::Predecessor;
 use crate::probe;
 
 /// The longest pid file that is read: nginx's bound for a number and a line feed.
@@ -23,9 +24,17 @@ const SIZE_MAX: u64 = 22;
 /// clocks are set.
 const AGE_TOLERANCE: Duration = Duration::from_secs(2);
 
+/// What follows the name of the pid file of a server that a new program is about to follow, as nginx has it.
+const OLD_SUFFIX: &str = ".oldbin";
+
 /// A written pid file; removed by [`PidFile::remove`] only.
 #[derive(Debug)]
-pub(crate) struct PidFile(PathBuf);
+pub(crate) struct PidFile {
+    /// Where the configuration has it.
+    path: PathBuf,
+    /// Whether it is aside, under the name with [`OLD_SUFFIX`].
+    is_aside: bool,
+}
 
 /// Why a pid file gives no process.
 #[derive(Debug)]
@@ -73,12 +82,14 @@ pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
         .ok_or_else(|| ReadError::Invalid(path.to_owned(), number.to_owned()))
 }
 
-/// Checks that no other process lives behind a pid file that this process is about to write; the error
-/// is the line for the log.
-pub(crate) fn check(path: &Path) -> Result<(), String> {
-    let Ok(pid) = read(path) else { return Ok(()) };
+/// Checks that no other process lives behind a pid file that this process is about to write, but a server that has nearly
+/// ended, which is returned; the error is the line for the log.
+pub(crate) fn check(path: &Path) -> Result<Option<Predecessor>, String> {
+    let Ok(pid) = read(path) else {
+        return Ok(None);
+    };
     if pid == rustix::process::getpid() || !is_alive(pid) {
-        return Ok(());
+        return Ok(None);
     }
     let written = fs::metadata(path)
         .and_then(|metadata| metadata.modified())
@@ -87,7 +98,10 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     if let (Some(written), Some(started)) = (written, start_time(pid))
         && started > written + AGE_TOLERANCE
     {
-        return Ok(());
+        return Ok(None);
+    }
+    if let Some(predecessor) = Predecessor::find(pid) {
+        return Ok(Some(predecessor));
     }
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Err(format!(
@@ -109,28 +123,71 @@ impl PidFile {
     /// written under another name first. Where the folder does not allow that, but the file may
     /// be written, it is written in place.
     pub(crate) fn create(path: &Path) -> Result<PidFile, String> {
-        let mut other_name = path.as_os_str().to_owned();
-        other_name.push(format!(".{}", std::process::id()));
-        let other_name = PathBuf::from(other_name);
-        let renamed = write(&other_name).and_then(|()| fs::rename(&other_name, path));
-        if renamed.is_err() {
-            let _ = fs::remove_file(&other_name);
-            write(path).map_err(|error| open_failed(path, &error))?;
+        put(path)?;
+        let path = path.to_owned();
+        Ok(PidFile {
+            path,
+            is_aside: false,
+        })
+    }
+
+    /// Where the configuration has it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts it aside for a program that is about to write its own there, or back in its place; the error is the line for
+    /// the log.
+    pub(crate) fn set_aside(&mut self, is_aside: bool) -> Result<(), String> {
+        let from = self.file();
+        let before = std::mem::replace(&mut self.is_aside, is_aside);
+        let to = self.file();
+        fs::rename(&from, &to).map_err(|error| {
+            self.is_aside = before;
+            let call = format!("rename() {} to {} failed", from.display(), to.display());
+            failure(&call, &error)
+        })
+    }
+
+    /// Writes it again where another process has removed it; the error is the line for the log.
+    pub(crate) fn keep(&self) -> Result<(), String> {
+        if self.file().exists() {
+            return Ok(());
         }
-        Ok(PidFile(path.to_owned()))
+        put(&self.file())
+    }
+
+    /// Removes it, unless it is another process's by now; the error is the line for the log.
+    pub(crate) fn remove(&self) -> Result<(), String> {
+        let path = self.file();
+        if read(&path).is_ok_and(|pid| pid != rustix::process::getpid()) {
+            return Ok(());
+        }
+        fs::remove_file(&path)
+            .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
+    fn file(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        if self.is_aside {
+            name.push(OLD_SUFFIX);
+        }
+        name.into()
     }
+}
 
-    /// Removes it; the error is the line for the log.
-    pub(crate) fn remove(&self) -> Result<(), String> {
-        let path = &self.0;
-        fs::remove_file(path)
-            .map_err(|error| failure(&format!("unlink() \"{}\" failed", path.display()), &error))
+/// Puts a file with the number of this process in a place; the error is the line for the log.
+fn put(path: &Path) -> Result<(), String> {
+    let mut other_name = path.as_os_str().to_owned();
+    other_name.push(format!(".{}", std::process::id()));
+    let other_name = PathBuf::from(other_name);
+    let renamed = write(&other_name).and_then(|()| fs::rename(&other_name, path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&other_name);
+        write(path).map_err(|error| open_failed(path, &error))?;
     }
+    Ok(())
 }
 
 /// Writes the number of this process into a file.
@@ -158,7 +215,7 @@ fn is_alive(pid: Pid) -> bool {
 
 /// The fields of proc_pid_stat(5) from the third, the state, on: before it stands the name in
 /// brackets, which may hold anything.
-fn stat_fields(pid: Pid) -> Option<Vec<String>> {
+pub(crate) fn stat_fields(pid: Pid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
@@ -245,7 +302,7 @@ mod tests {
             .unwrap()
             .set_modified(old)
             .unwrap();
-        assert_eq!(check(&path), Ok(()));
+        assert!(check(&path).unwrap().is_none());
 
         // One that was killed but not waited for is no process any more.
         fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
@@ -258,10 +315,10 @@ mod tests {
         }
         sleeper.wait().unwrap();
         fs::write(&path, format!("{}\n", sleeper.id())).unwrap();
-        assert_eq!(check(&path), Ok(()));
+        assert!(check(&path).unwrap().is_none());
         fs::write(&path, format!("{}\n", std::process::id())).unwrap();
-        assert_eq!(check(&path), Ok(()));
+        assert!(check(&path).unwrap().is_none());
         fs::remove_file(&path).unwrap();
-        assert_eq!(check(&path), Ok(()));
+        assert!(check(&path).unwrap().is_none());
     }
 }

@@ -12,6 +12,7 @@ use std::fmt::{self, Display};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::log::PROGRAM;
 use crate::signals::{self, Signals};
-use crate::worker;
+use crate::title;
 
 /// How much of a command line is shown, in characters.
 const SHOWN_MAX: usize = 60;
@@ -108,16 +109,24 @@ fn recognise(pid: Pid) -> Result<(), Refusal> {
     if status.has_ended {
         return Err(Refusal::NoProcess(Errno::SRCH.into()));
     }
-    if status.name != PROGRAM && !has_our_file(pid) {
+    let is_nginx_by_name = status.name == title::NGINX;
+    let has_our_file = has_our_file(pid);
+    if status.name != PROGRAM && !is_nginx_by_name && !has_our_file {
         return Err(Refusal::Foreign(printable(&status.name)));
     }
     let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(Refusal::Unknown)?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let words = words.strip_suffix(&[&b""[..]]).unwrap_or(&words);
-    if words.iter().eq(worker::ARGUMENTS.map(str::as_bytes).iter()) {
+    // Under nginx's name may stand nginx, which has no signal blocked while it waits for one.
+    let is_master = Signals::are_blocked(signals::MASTER, status.blocked);
+    if is_nginx_by_name && !has_our_file && !is_master {
+        return Err(Refusal::Foreign(printable(&status.name)));
+    }
+    let is_worker = |program| words == [title::title(program, title::WORKER).as_bytes()];
+    if is_worker(PROGRAM) || is_worker(title::NGINX) {
         return Err(Refusal::Worker(status.parent));
     }
-    if !Signals::are_blocked(signals::MASTER, status.blocked) {
+    if !is_master {
         let line = String::from_utf8_lossy(&words.join(&b' ')).into_owned();
         return Err(Refusal::Command(printable(&line)));
     }

@@ -3,6 +3,7 @@
 //! Everything that a terminal sees of Tidegate's start is decided here, with nginx's texts, order
 //! and exit codes.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,13 +14,16 @@ use crate::daemon;
 use crate::descriptors::{self, Descriptors};
 use crate::directories;
 use crate::identity;
+use crate::inherited;
 use crate::log::{Level, Log, print};
-use crate::master::{Master, Startup};
+use crate::master::{Master, Startup, Upgrade};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
+use crate::predecessor::Predecessor;
 use crate::reply::{self, Outcome};
 use crate::running::{Refusal, Running};
 use crate::signals::{self, Signals};
+use crate::title;
 
 /// Does what the command line asks for. Returns when the master has ended.
 pub fn run(options: Options, application: &'static dyn Application) -> ExitCode {
@@ -230,13 +234,15 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         log.write(Level::Emerg, text);
         Refused
     };
+    let inherited = Descriptors::inherited(inherited::take(&startup_log), application);
+    let handed_on_by = rustix::process::getppid().filter(|_| !inherited.keys().is_empty());
     let files = Recorder::new(application.files());
     let examined = examine(&options, application, files).map_err(|findings| {
         findings.report(&startup_log);
         Refused
     })?;
     let settings = examined.needs.master.clone();
-    refuse_second_master(&settings.pid, &startup_log)?;
+    let predecessor = refuse_second_master(&settings.pid, &startup_log)?;
     // The master holds every listener and log; a soft limit that is too low would be pointless.
     if let Err(text) = identity::raise_open_files(None) {
         startup_log.write(Level::Alert, text);
@@ -249,18 +255,22 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
             Refused
         },
     )?;
-    let none = Descriptors::default();
-    let descriptors =
-        Descriptors::open(&examined.needs.descriptors, &none, &startup_log).map_err(|_| Refused)?;
+    let needs = &examined.needs.descriptors;
+    let descriptors = Descriptors::open(needs, &inherited, &startup_log).map_err(|_| Refused)?;
+    descriptors.adjust_kept(needs, &inherited, &startup_log);
+    drop(inherited);
     // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a log that is a FIFO may hold up
     // the start, and it ends by signals. One that waits would not go along into the background.
     let block = |log: &Log| {
         let signals = Signals::block(signals::MASTER);
         signals.map_err(|error| refuse(log, crate::log::failure("signalfd() failed", &error)))
     };
-    let blocked = match settings.daemon {
-        true => None,
-        false => Some(block(&startup_log)?),
+    // Whoever has handed sockets on runs in the background already, and waits for this very process.
+    let goes_to_background = settings.daemon && handed_on_by.is_none();
+    let blocked = if goes_to_background {
+        None
+    } else {
+        Some(block(&startup_log)?)
     };
     let console = Some(Level::Warn);
     let log = Log::new(descriptors.log_targets(&settings.error_logs), console);
@@ -269,11 +279,14 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     examined.findings.report(&log);
     log_system(application, &log);
 
-    if settings.daemon {
+    if goes_to_background {
         daemon::daemonize().map_err(|text| refuse(&log, text))?;
     }
-    // The file that is executed may have another name; `-s` and people look for the program's.
-    let _ = rustix::thread::set_name(c"tidegate");
+    title::set_name();
+    let command_line: Vec<OsString> = std::env::args_os().collect();
+    if settings.master_process {
+        title::set_master_title(&command_line);
+    }
     let signals = blocked.map_or_else(|| block(&log), Ok)?;
     let pid_file = PidFile::create(&settings.pid).map_err(|text| refuse(&log, text))?;
     log.redirect_stderr();
@@ -284,6 +297,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         log,
         signals,
         pid_file,
+        predecessor,
+        upgrade: Upgrade::new(command_line, goes_to_background, handed_on_by),
     };
     let master = Master::new(application, startup).map_err(|error| {
         print(&format!(
@@ -295,11 +310,20 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     master.run().map_err(|()| Refused)
 }
 
-fn refuse_second_master(pid: &Path, log: &Log) -> Result<(), Refused> {
-    pid_file::check(pid).map_err(|text| {
+/// The server that has the pid file of this one and has nearly ended; any other is a reason not to start.
+fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, Refused> {
+    let predecessor = pid_file::check(pid).map_err(|text| {
         log.write(Level::Emerg, text);
         Refused
-    })
+    })?;
+    if let Some(predecessor) = &predecessor {
+        let number = predecessor.pid;
+        log.notice(format_args!(
+            "process {number}, which pid file \"{}\" names, serves its last requests: taking its place",
+            pid.display()
+        ));
+    }
+    Ok(predecessor)
 }
 
 /// The first lines of a log: what runs, and on what.

@@ -22,20 +22,17 @@ use crate::descriptors::log_targets;
 use crate::identity;
 use crate::log::{Level, Log};
 use crate::signals::{self, Signals};
+use crate::title;
 
-/// The arguments, from the name of the program on, that make a process a worker. They read well
-/// in ps(1); the control channel is the standard input.
-pub(crate) const ARGUMENTS: [&str; 3] = ["tidegate:", "worker", "process"];
-
-/// Whether this process was started as a worker by a master.
+/// Whether this process was started as a worker by a master: its title is all that it was called with, and the control
+/// channel is its standard input.
 pub fn is_worker() -> bool {
-    std::env::args_os().eq(ARGUMENTS)
+    std::env::args_os().eq([title::title(title::program_name(), title::WORKER)])
 }
 
 /// Runs a worker process to its end.
 pub fn worker_main(application: &dyn Application) -> ExitCode {
-    // The file that is executed is called `exe` in /proc; people look for the program's name.
-    let _ = rustix::thread::set_name(c"tidegate");
+    title::set_name();
     signals::end_by_faults();
     let (signals, socket) = match Signals::block(signals::WORKER).and_then(|s| Ok((s, channel()?)))
     {

@@ -258,7 +258,7 @@ fn the_worker_has_the_name_and_the_user_it_should_have() {
     let proc =
         |name: &str| fs::read_to_string(format!("/proc/{}/{name}", server.worker())).unwrap();
     assert_eq!(proc("comm"), "tidegate\n");
-    assert_eq!(proc("cmdline"), "tidegate:\0worker\0process\0");
+    assert_eq!(proc("cmdline"), "tidegate: worker process\0");
     if is_root() {
         let status = proc("status");
         let nobody = process::Identity::resolve("nobody", Some("nogroup")).unwrap();

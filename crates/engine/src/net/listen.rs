@@ -124,6 +124,14 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
     Ok(socket)
 }
 
+/// Where an open socket listens.
+///
+/// # Errors
+/// When the kernel does not say so.
+pub fn bound_address(socket: &OwnedFd) -> io::Result<Address> {
+    sys::local(socket.as_fd())
+}
+
 fn new_socket(address: &Address) -> io::Result<OwnedFd> {
     let family = match address {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,

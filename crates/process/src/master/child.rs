@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::application::Application;
 use crate::control::{self, Command, MasterEnd};
+use crate::title;
 use crate::worker;
 
 /// How long a worker may take to compile its first bundle.
@@ -50,12 +51,10 @@ impl Child {
     /// [`MasterSettings::environment`]: crate::MasterSettings::environment
     pub(super) fn process(role: Role, environment: &[String]) -> io::Result<Child> {
         let (control, theirs) = control::pair()?;
-        let [name, arguments @ ..] = worker::ARGUMENTS;
         let mut command = std::process::Command::new("/proc/self/exe");
         // As with nginx, nothing else of the environment but the time zone reaches a worker.
         command
-            .arg0(name)
-            .args(arguments)
+            .arg0(title::title(title::program_name(), title::WORKER))
             .env_clear()
             .stdin(Stdio::from(theirs));
         for entry in environment {

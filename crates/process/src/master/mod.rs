@@ -20,6 +20,7 @@ mod hosts;
 mod logs;
 mod reload;
 mod restart;
+mod upgrade;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ use crate::descriptors::Descriptors;
 use crate::log::{Level, Log};
 use crate::options::Options;
 use crate::pid_file::PidFile;
+use crate::predecessor::Predecessor;
 use crate::reply::Reply;
 use crate::signals::{Received, Signals};
 use crate::start::Examined;
@@ -42,6 +44,7 @@ use hosts::Lookup;
 use logs::Replaced;
 use reload::{Generation, Reload};
 use restart::Restart;
+pub(crate) use upgrade::Upgrade;
 
 /// How long a worker that was told to end at once may take before it is killed.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
@@ -57,6 +60,8 @@ pub(crate) struct Startup {
     pub(crate) log: Log,
     pub(crate) signals: Signals,
     pub(crate) pid_file: PidFile,
+    pub(crate) predecessor: Option<Predecessor>,
+    pub(crate) upgrade: Upgrade,
 }
 
 /// The state of the master.
@@ -66,6 +71,10 @@ pub(crate) struct Master {
     log: Log,
     signals: Signals,
     pid_file: PidFile,
+    /// The server that had the pid file before and will remove it at its end.
+    predecessor: Option<Predecessor>,
+    /// The program that follows this one on the same sockets.
+    upgrade: Upgrade,
     /// What is in force.
     generation: Generation,
     /// The number of the last generation that did not come into force; numbers are not reused.
@@ -118,6 +127,8 @@ impl Master {
             log,
             signals,
             pid_file,
+            predecessor,
+            upgrade,
         } = startup;
         let own_process = examined.needs.master.master_process;
         Ok(Master {
@@ -129,6 +140,8 @@ impl Master {
             log: log.without_console(),
             signals,
             pid_file,
+            predecessor,
+            upgrade,
             own_process,
             children: Vec::new(),
             restart: Restart::default(),
@@ -152,7 +165,7 @@ impl Master {
             self.wait();
             self.turn();
         }
-        self.generation.descriptors.close_listeners(&self.log);
+        self.close_listeners();
         if let Err(text) = self.pid_file.remove() {
             self.log.write(Level::Alert, text);
         }
@@ -190,6 +203,11 @@ impl Master {
         if let Some(lookup) = self.lookup.as_ref().filter(|_| self.is_at_rest()) {
             polled.push(PollFd::new(lookup, PollFlags::IN));
         }
+        polled.extend(
+            self.predecessor
+                .iter()
+                .map(|predecessor| PollFd::new(predecessor, PollFlags::IN)),
+        );
         let left = self
             .next_deadline()
             .map(|at| at.saturating_duration_since(Instant::now()));
@@ -225,6 +243,7 @@ impl Master {
             self.read_reports(id);
         }
         self.check_deadlines(Instant::now());
+        self.follow_predecessor();
         self.work_off_queue();
     }
 
@@ -235,6 +254,7 @@ impl Master {
             libc::SIGHUP if self.stop.is_some() => ", ignoring",
             libc::SIGHUP => ", reconfiguring",
             libc::SIGUSR1 => ", reopening logs",
+            libc::SIGUSR2 if self.may_upgrade() => ", changing binary",
             libc::SIGCHLD => "",
             _ => ", ignoring",
         };
@@ -247,6 +267,7 @@ impl Master {
                 self.queue.replies.extend(Reply::accept(signal));
             }
             libc::SIGUSR1 => self.queue.reopen = true,
+            libc::SIGUSR2 => self.upgrade(),
             libc::SIGCHLD => self.reap(),
             _ => {}
         }
@@ -418,6 +439,8 @@ impl Master {
         }
         let name = if id.is_some() {
             "worker process"
+        } else if self.upgrade.is_by(pid) {
+            "new binary process"
         } else {
             "unknown process"
         };
@@ -438,8 +461,9 @@ impl Master {
                     .notice(format_args!("{name} {pid} exited with code {code}"));
             }
         }
-        if let Some(id) = id {
-            self.child_lost(id);
+        match id {
+            Some(id) => self.child_lost(id),
+            None => self.upgrade_ended(pid),
         }
     }
 
@@ -542,6 +566,6 @@ impl Master {
             self.fail_reload(&[ENDING.to_owned()]);
         }
         self.restart = Restart::default();
-        self.generation.descriptors.close_listeners(&self.log);
+        self.close_listeners();
     }
 }

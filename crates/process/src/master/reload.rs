@@ -285,8 +285,10 @@ impl Master {
         };
         let pid = &reload.next.needs.master.pid;
         if pid != self.pid_file.path() {
+            let predecessor = pid_file::check(pid).ok().flatten();
             match PidFile::create(pid) {
                 Ok(new) => {
+                    self.predecessor = predecessor;
                     let old = std::mem::replace(&mut self.pid_file, new);
                     if let Err(text) = old.remove() {
                         self.log.write(Level::Alert, text);
