@@ -265,3 +265,129 @@ fn what_cannot_be_compared_is_said() {
     );
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// A site over TLS with two names, of which the log tells, and plain HTTP that leads there.
+#[test]
+fn a_site_over_tls_is_compared_by_its_names() {
+    let prefix = std::env::temp_dir().join(format!("tidegate-against-tls-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&prefix);
+    fs::create_dir_all(prefix.join("log")).unwrap();
+    let names = vec!["a.test".to_owned(), "b.test".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    fs::write(prefix.join("site.crt"), made.cert.pem()).unwrap();
+    fs::write(prefix.join("site.key"), made.signing_key.serialize_pem()).unwrap();
+    let (plain, secure) = (support::port::free_port(), support::port::free_port());
+    let at = prefix.display();
+    let server = |name: &str| {
+        format!(
+            "server {{ listen 127.0.0.1:{secure} ssl; server_name {name}.test; \
+             ssl_certificate {at}/site.crt; ssl_certificate_key {at}/site.key; \
+             location / {{ return 200 \"this is {name}\"; }} \
+             location /up {{ return 200 up; }} }}"
+        )
+    };
+    let configuration = format!(
+        "daemon off; pid {at}/nginx.pid; error_log {at}/log/error.log; events {{}}
+         http {{
+             log_format site escape=json '{{\"host\":\"$host\",\"scheme\":\"$scheme\",'
+                 '\"request\":\"$request\",\"agent\":\"$http_user_agent\"}}';
+             access_log {at}/log/site.log site; client_body_temp_path {at}/a;
+             proxy_temp_path {at}/b; fastcgi_temp_path {at}/c; uwsgi_temp_path {at}/d;
+             scgi_temp_path {at}/e;
+             server {{ listen 127.0.0.1:{plain}; return 301 https://$host$request_uri; }}
+             {} {}
+         }}",
+        server("a"),
+        server("b")
+    );
+    let conf = prefix.join("nginx.conf");
+    fs::write(&conf, configuration).unwrap();
+    let child = Command::new("/usr/sbin/nginx")
+        .arg("-c")
+        .arg(&conf)
+        .args(["-e", "stderr"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let nginx = Nginx {
+        child,
+        prefix: prefix.clone(),
+        port: plain,
+        // Above what there is: the trial has other ports.
+        offset: 65_000,
+    };
+    let begin = Instant::now();
+    while !prefix.join("nginx.pid").exists() {
+        assert!(begin.elapsed() < PATIENCE, "nginx starts");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let line = |host: &str, scheme: &str, request: &str| {
+        format!(
+            "{{\"host\":\"{host}\",\"scheme\":\"{scheme}\",\"request\":\"{request}\",\"agent\":\"\\\"x\\\"\"}}\n"
+        )
+    };
+    let log = [
+        line("a.test", "http", "GET / HTTP/1.1"),
+        line("b.test", "http", "GET /1 HTTP/1.1"),
+        line("a.test", "https", "GET / HTTP/1.1"),
+        line("b.test", "https", "GET /1 HTTP/2.0"),
+        line("a.test", "https", "GET /up HTTP/2.0"),
+    ];
+    let rotated = prefix.join("log/site.log.1");
+    fs::write(&rotated, log.concat()).unwrap();
+    let compare = |url: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("try")
+            .arg("-c")
+            .arg(&conf)
+            .args(["--port-offset", &nginx.offset.to_string(), "--rate", "1000"])
+            .arg("--log")
+            .arg(&rotated)
+            .args(["--against", url])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let errors = text(&output.stderr);
+        (output.status.code(), text(&output.stdout), errors)
+    };
+    let text_of_redirects = format!(
+        "2 requests: 2 answered alike, 0 differently, 2 of them by the same redirect, \
+         3 other lines of the log\n\
+         Most answers are the same redirect, which tells little: what it leads to is compared by \
+         --against https://127.0.0.1:{secure}\n"
+    );
+    let (code, out, errors) = compare(&format!("http://127.0.0.1:{plain}"));
+    assert_eq!((code, out), (Some(2), text_of_redirects), "{errors}");
+
+    let url = format!("https://127.0.0.1:{secure}");
+    let (code, out, errors) = compare(&url);
+    let alike = "3 requests: 3 answered alike, 0 differently, 2 other lines of the log\n";
+    assert_eq!((code, out.as_str()), (Some(0), alike), "{errors}");
+
+    // The trial has another answer under the second name, and an upstream that is not there.
+    let dead = support::port::free_port();
+    change(
+        &conf,
+        &[
+            ("this is b", "this is another"),
+            (
+                "return 200 up;",
+                &format!("proxy_pass http://127.0.0.1:{dead};"),
+            ),
+        ],
+    );
+    let (code, out, errors) = compare(&url);
+    assert_eq!(code, Some(1), "{out}{errors}");
+    assert!(out.contains("GET /1 of b.test\n  body: 9 bytes"), "{out}");
+    assert!(
+        out.contains("GET /up of a.test\n  status: 200 → 502\n"),
+        "{out}"
+    );
+    let logged = "\n  its log: [error] ";
+    let reason = "connect() failed (111: Connection refused) while connecting to upstream, ";
+    assert!(out.contains(logged) && out.contains(reason), "{out}");
+    assert!(
+        out.contains("3 requests: 1 answered alike, 2 differently"),
+        "{out}"
+    );
+}

@@ -321,18 +321,56 @@ fn what_cannot_be_had_is_said_and_the_rest_runs() {
     drop(taken);
 }
 
+/// A port that the offset would bring above 65535 gets another one, and no other port does.
+#[test]
+fn a_port_that_is_too_high_gets_a_free_one_alone() {
+    let ports = Ports::free();
+    let conf = "events {} http { server { listen 127.0.0.1:65534; return 200 high; } \
+                server { listen 127.0.0.1:PORT; return 200 low; } }";
+    let folder = Folder::new(conf, ports.old);
+    let trial = folder.run(&["--port-offset", &ports.offset()]);
+    assert_eq!(get(ports.new).as_deref(), Some("low"));
+    let line = trial
+        .printed
+        .lines()
+        .find(|line| line.contains("127.0.0.1:65534 "));
+    let (_, url) = line.unwrap().split_once("http://127.0.0.1:").unwrap();
+    let port: u16 = url.trim_end_matches('/').parse().unwrap();
+    assert_eq!(get(port).as_deref(), Some("high"));
+}
+
+#[test]
+fn what_is_not_there_yet_is_left_out_where_that_is_wanted() {
+    let ports = Ports::free();
+    let conf = "events {}\nunheard_of 'a;' b; # c;\nhttp {\n unheard_of {\n  x y; z { }\n }\n \
+                server { listen 127.0.0.1:PORT;\n location / { image_filter test; \
+                image_filter_buffer 1m; return 200 one; } } }";
+    let folder = Folder::new(conf, ports.old);
+    let text = refusal(&folder.command(&[]).output().unwrap());
+    assert!(text.contains("unknown directive \"unheard_of\""), "{text}");
+    let trial = folder.run(&["--port-offset", &ports.offset(), "--without-unsupported"]);
+    assert_eq!(get(ports.new).as_deref(), Some("one"));
+    let at = folder.0.display();
+    for (directive, line) in [
+        ("unknown directive \"unheard_of\"", 2),
+        ("unknown directive \"unheard_of\"", 4),
+        ("unsupported directive \"image_filter\"", 8),
+        ("unsupported directive \"image_filter_buffer\"", 8),
+    ] {
+        let said = |text: &str| {
+            text.trim().starts_with(directive)
+                && text.ends_with(&format!("in {at}/nginx.conf:{line} was left out"))
+        };
+        assert!(
+            trial.printed.lines().any(said),
+            "{directive}: {}",
+            trial.printed
+        );
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let conf = "events {} http { server { listen 127.0.0.1:PORT; } }";
-    let folder = Folder::new(conf, 60_000);
-    let at = folder.0.display();
-    let output = folder.command(&[]).output().unwrap();
-    let expected = format!(
-        "tidegate: [emerg] port 60000 moved by 8000 is above 65535 in {at}/nginx.conf:1; \
-         another --port-offset will do\n"
-    );
-    assert_eq!(refusal(&output), expected);
-
     let folder = Folder::new("events {} http { sever { } }", 1);
     let at = folder.0.display();
     let text = refusal(&folder.command(&[]).output().unwrap());
@@ -343,6 +381,7 @@ fn what_makes_no_sense_is_refused() {
     );
 
     let ports = Ports::free();
+    let conf = "events {} http { server { listen 127.0.0.1:PORT; } }";
     let folder = Folder::new(conf, ports.old);
     let _taken = TcpListener::bind(("127.0.0.1", ports.new)).unwrap();
     let output = folder

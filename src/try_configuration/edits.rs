@@ -126,6 +126,30 @@ fn word_end(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
+/// Where a directive ends that begins at `start`: behind its semicolon, or behind the block that it opens.
+pub(super) fn directive_end(text: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    let mut depth = 0_usize;
+    loop {
+        match text.get(at)? {
+            b';' if depth == 0 => return Some(at + 1),
+            b'{' => depth += 1,
+            b'}' if depth <= 1 => return Some(at + usize::from(depth == 1)),
+            b'}' => depth -= 1,
+            b'#' => {
+                at += text.get(at..)?.iter().position(|byte| *byte == b'\n')?;
+                continue;
+            }
+            b';' | b' ' | b'\t' | b'\r' | b'\n' => {}
+            _ => {
+                at = word_end(text, at)?;
+                continue;
+            }
+        }
+        at += 1;
+    }
+}
+
 /// The brace that opens a block, behind its last word.
 fn brace(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
@@ -176,6 +200,20 @@ mod tests {
             edits.replace_all(&lines[0].args, "NEW")
         });
         assert_eq!(found, "error_log NEW; daemon on;");
+    }
+
+    #[test]
+    fn a_directive_ends_behind_its_semicolon_or_block() {
+        for text in [
+            "cache a b;| next c;",
+            "cache 'a;b' \"c}\" # d;\n;| next;",
+            "block x { a { b; } # }\n c '}'; }| next;",
+            "cache a |}",
+        ] {
+            let end = text.find('|').unwrap();
+            let text = text.replacen('|', "", 1);
+            assert_eq!(directive_end(text.as_bytes(), 0), Some(end), "{text}");
+        }
     }
 
     #[test]

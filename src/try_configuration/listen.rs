@@ -1,5 +1,6 @@
 //! Addresses of `listen`, moved away from those of the running server.
 
+use std::collections::BTreeSet;
 use std::net::ToSocketAddrs;
 use std::ops::RangeInclusive;
 
@@ -8,6 +9,10 @@ use engine::net::ListenOptions;
 /// The port that `listen` means where it names none, and a server without `listen` for a master
 /// that is root, as that of the running server is.
 const PORT: u16 = 80;
+
+/// Where ports are looked for that are free: few programs listen there, and the system gives them to no connection of its
+/// own.
+const FREE_PORTS: RangeInclusive<u16> = 20000..=32000;
 
 /// The address of a `listen` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,19 +53,36 @@ impl Address {
         Some(Address::Inet { host, ports })
     }
 
-    /// The same with other ports; the error is a port that there is not.
-    pub(super) fn moved(&self, offset: u16) -> Result<Address, String> {
+    /// The same with other ports, if there are such.
+    pub(super) fn moved(&self, offset: u16) -> Option<Address> {
         let Address::Inet { host, ports } = self else {
-            return Ok(self.clone());
+            return Some(self.clone());
         };
-        let port = |port: u16| {
-            port.checked_add(offset)
-                .ok_or_else(|| format!("port {port} moved by {offset} is above 65535"))
-        };
-        Ok(Address::Inet {
+        let first = ports.start().checked_add(offset)?;
+        let last = ports.end().checked_add(offset)?;
+        Some(Address::Inet {
             host: host.clone(),
-            ports: port(*ports.start())?..=port(*ports.end())?,
+            ports: first..=last,
         })
+    }
+
+    /// The same with ports that are free and not `taken`, the first in a row of so many.
+    pub(super) fn at_free_ports(&self, taken: &BTreeSet<u16>) -> Option<Address> {
+        let Address::Inet { host, ports } = self else {
+            return Some(self.clone());
+        };
+        let more = ports.end().checked_sub(*ports.start())?;
+        let host = host.clone();
+        let at = |first: u16| {
+            let ports = first..=first.checked_add(more)?;
+            if taken.range(ports.clone()).next().is_some() {
+                return None;
+            }
+            let host = host.clone();
+            Some(Address::Inet { host, ports })
+        };
+        let mut all = FREE_PORTS.filter_map(at);
+        all.find(|address| address.probe().is_ok())
     }
 
     /// Binds to every port for a moment; why one of them cannot be had.
@@ -147,8 +169,7 @@ mod tests {
             assert_eq!(moved.to_string(), new, "{old}");
         }
         let high = Address::parse("60000").unwrap();
-        let error = "port 60000 moved by 8000 is above 65535";
-        assert_eq!(high.moved(8000), Err(error.to_owned()));
+        assert_eq!(high.moved(8000), None);
         assert_eq!(high.moved(5535).unwrap().to_string(), "*:65535");
     }
 
@@ -158,6 +179,16 @@ mod tests {
         let address = Address::parse(&taken.local_addr().unwrap().to_string()).unwrap();
         let error = "cannot be had (98: Address already in use)".to_owned();
         assert_eq!(address.probe(), Err(error));
+        let free = address.at_free_ports(&BTreeSet::new()).unwrap();
+        assert_ne!(free, address);
+        assert_eq!(free.probe(), Ok(()));
+        let Some(Address::Inet { ports, .. }) = Address::parse("127.0.0.1:60000-60002")
+            .unwrap()
+            .at_free_ports(&[20001].into())
+        else {
+            panic!("three free ports");
+        };
+        assert!(*ports.start() > 20001 && ports.count() == 3);
         drop(taken);
         assert_eq!(address.probe(), Ok(()));
     }

@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// temporary one, which goes at the end
     #[arg(long, value_name = "DIRECTORY")]
     folder: Option<PathBuf>,
+    /// Leave out what is not there yet, directive by directive, and list it
+    #[arg(long)]
+    without_unsupported: bool,
     #[command(flatten)]
     against: against::Arguments,
 }
@@ -104,13 +107,15 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         privileged: process::identity::is_superuser(),
     };
     let files = Tolerant::new(&options.conf_path);
-    let mut loaded = conf::load(
-        &options.conf_path,
-        options.conf_prefix(),
-        &[],
-        registry(),
-        &files,
-    );
+    let load = || {
+        let (path, prefix) = (&options.conf_path, options.conf_prefix());
+        conf::load(path, prefix, &[], registry(), &files)
+    };
+    let mut loaded = load();
+    // Errors that others explain are shown behind those, so each reading may find more.
+    while arguments.without_unsupported && files.leave_out_unsupported(&loaded) {
+        loaded = load();
+    }
     if loaded.has_errors() {
         let found = conf::arrange(&mut loaded, Vec::new());
         let lines = found.iter();
@@ -124,7 +129,9 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
         arguments.port_offset,
     )
     .map_err(|errors| Refused(errors.iter().map(|error| Refused::line(error).0).collect()))?;
-    let left_out = files.left_out.into_inner();
+    rewritten.not_done.append(&mut files.unsupported.take());
+    let left_out = files.left_out.take();
+    let mut texts = files.texts.take();
     rewritten
         .not_done
         .extend(left_out.iter().map(|(path, error)| {
@@ -138,13 +145,13 @@ fn prepare(arguments: &Arguments) -> Result<Trial, Refused> {
     }
     let replay = arguments
         .against
-        .replay(&rewritten.moved, &rewritten.access_logs)
+        .replay(&rewritten)
         .map_err(|text| Refused::line(&text))?;
     let mut announcement = announcement(&options.conf_path, &rewritten, &folder);
     if replay.is_none() {
         announcement.push_str("Ctrl-C ends it.\n");
     }
-    let mut texts = rewritten.texts;
+    texts.extend(rewritten.texts);
     texts.extend(left_out.into_keys().map(|path| (path, Vec::new())));
     options.globals = rewritten.globals;
     Ok(Trial {
@@ -271,6 +278,10 @@ fn announcement(conf_path: &Path, rewritten: &Rewritten, folder: &PrivateFolder)
 struct Tolerant<'a> {
     conf_path: &'a Path,
     left_out: RefCell<BTreeMap<PathBuf, io::Error>>,
+    /// Files without the directives that are not there yet.
+    texts: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+    /// These directives, a line each.
+    unsupported: RefCell<Vec<String>>,
 }
 
 impl<'a> Tolerant<'a> {
@@ -278,12 +289,55 @@ impl<'a> Tolerant<'a> {
         Tolerant {
             conf_path,
             left_out: RefCell::default(),
+            texts: RefCell::default(),
+            unsupported: RefCell::default(),
         }
+    }
+
+    /// Puts spaces in the place of directives that nothing here knows, so that all others keep theirs; whether there were
+    /// any.
+    fn leave_out_unsupported(&self, loaded: &conf::Loaded) -> bool {
+        let mut texts = self.texts.borrow_mut();
+        let mut has_changed = false;
+        for found in &loaded.diagnostics {
+            let is_unsupported = ["unknown directive ", "unsupported directive "]
+                .iter()
+                .any(|words| found.message.starts_with(words));
+            let place = found.position.and_then(|at| Some((at, at.file_name()?)));
+            let (true, Some((position, name))) = (is_unsupported, place) else {
+                continue;
+            };
+            let mut sources = loaded.sources.iter();
+            let Some(source) = sources.find(|source| *source.name == *name) else {
+                continue;
+            };
+            let text = texts
+                .entry(name.to_path_buf())
+                .or_insert_with(|| source.text.to_vec());
+            let start = position.offset as usize;
+            let end = edits::directive_end(text, start);
+            let Some(directive) = end.and_then(|end| text.get_mut(start..end)) else {
+                continue;
+            };
+            let is_there = directive.iter().any(|byte| !byte.is_ascii_whitespace());
+            let kept = directive.iter_mut().filter(|byte| **byte != b'\n');
+            kept.for_each(|byte| *byte = b' ');
+            if is_there {
+                self.unsupported
+                    .borrow_mut()
+                    .push(format!("{found} was left out"));
+                has_changed = true;
+            }
+        }
+        has_changed
     }
 }
 
 impl Files for Tolerant<'_> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some(text) = self.texts.borrow().get(path) {
+            return Ok(text.clone());
+        }
         match Disk.read(path) {
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied && path != self.conf_path =>

@@ -1,12 +1,13 @@
 //! What in a configuration belongs to the running server, and what a trial has in its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use conf::{Contexts, Line, Loaded, ScopeRef, Word};
 use process::{Identity, identity};
 
+use super::against::Format;
 use super::edits::Edits;
 use super::listen::Address;
 use crate::application::registry;
@@ -22,7 +23,30 @@ pub(super) struct Rewritten {
     /// What is not as in the file, a line each.
     pub(super) not_done: Vec<String>,
     /// The access logs of the running server, in the order of the file.
-    pub(super) access_logs: Vec<PathBuf>,
+    pub(super) access_logs: Vec<AccessLog>,
+    /// The formats of access logs, by name.
+    formats: BTreeMap<String, Format>,
+    /// The error logs of the trial.
+    pub(super) error_logs: Vec<PathBuf>,
+}
+
+/// An access log of the running server.
+pub(super) struct AccessLog {
+    pub(super) path: PathBuf,
+    /// The name of its format, where the line has one.
+    format: Option<String>,
+}
+
+impl Rewritten {
+    /// The format of a log: one that the configuration names, or was rotated away from there (`access.log.2.gz`). None for
+    /// `combined` and whatever is not known.
+    pub(super) fn format_of(&self, log: &Path) -> Option<&Format> {
+        let log = log.as_os_str().as_encoded_bytes();
+        let is_of = |known: &&AccessLog| log.starts_with(known.path.as_os_str().as_encoded_bytes());
+        let known = self.access_logs.iter().filter(is_of);
+        let known = known.max_by_key(|known| known.path.as_os_str().len())?;
+        self.formats.get(known.format.as_ref()?)
+    }
 }
 
 /// An address of the file and what it has become.
@@ -31,6 +55,14 @@ pub(super) struct Moved {
     pub(super) new: Address,
     /// `http`, or `https` where it speaks TLS.
     pub(super) scheme: &'static str,
+}
+
+impl Moved {
+    /// The port of the file, where TLS is spoken there.
+    pub(super) fn secure_port(&self) -> Option<u16> {
+        let (_, port) = Address::parse(&self.old)?.target()?;
+        (self.scheme == "https").then_some(port)
+    }
 }
 
 /// Parameters of `listen` that are about its servers; all others are about a socket.
@@ -68,6 +100,7 @@ pub(super) fn rewrite(
         offset,
         worker: worker(loaded.tree.root()),
         addresses: BTreeMap::new(),
+        taken: ports_of(loaded, offset),
         sockets: 0,
         out: Rewritten {
             texts: BTreeMap::new(),
@@ -75,6 +108,8 @@ pub(super) fn rewrite(
             moved: Vec::new(),
             not_done: Vec::new(),
             access_logs: Vec::new(),
+            formats: BTreeMap::new(),
+            error_logs: vec![folder.join("error.log")],
         },
         errors: Vec::new(),
     };
@@ -95,6 +130,19 @@ pub(super) fn rewrite(
     out.texts = edits.apply();
     out.not_done.dedup();
     Ok(out)
+}
+
+/// The ports that all addresses of a configuration move to.
+fn ports_of(loaded: &Loaded, offset: u16) -> BTreeSet<u16> {
+    let lines = loaded.tree.scopes().flat_map(ScopeRef::lines);
+    let listens = lines.filter(|line| line.is("listen"));
+    let moved = listens.filter_map(|line| {
+        match Address::parse(&line.argument(0).text())?.moved(offset)? {
+            Address::Inet { ports, .. } => Some(ports),
+            Address::Unix(_) => None,
+        }
+    });
+    moved.flatten().collect()
 }
 
 /// Whom the worker process becomes, if this process may decide that.
@@ -122,6 +170,8 @@ struct Rewriter<'a> {
     worker: Option<Identity>,
     /// What addresses of the file have become, so that equal ones stay equal.
     addresses: BTreeMap<String, Fate>,
+    /// The ports that addresses of the file have become or will become.
+    taken: BTreeSet<u16>,
     sockets: usize,
     out: Rewritten,
     errors: Vec<String>,
@@ -156,9 +206,17 @@ impl Rewriter<'_> {
         let first = line.argument(0);
         match &*name {
             "listen" => self.listen(line),
-            "access_log" => self.access_log(first),
-            "error_log" => self.log(first),
-            "lock_file" | "state" => self.private(first),
+            "access_log" => self.access_log(line),
+            "log_format" => {
+                let words = line.args.iter().skip(1).map(|word| &*word.bytes);
+                let format = Format::parse(words);
+                self.out.formats.insert(first.text().into_owned(), format);
+            }
+            "error_log" => {
+                let private = self.log(first);
+                self.out.error_logs.extend(private);
+            }
+            "lock_file" | "state" => drop(self.private(first)),
             // Where memory is dumped.
             "working_directory" => {
                 let folder = quoted(&self.folder.display().to_string());
@@ -185,7 +243,7 @@ impl Rewriter<'_> {
                 self.not_done_at(line, "is off, because it writes files of the site");
             }
             name if name.ends_with("_temp_path") || name.ends_with("_cache_path") => {
-                self.private(first);
+                drop(self.private(first));
             }
             name if READ.contains(&name) => self.check_readable(line),
             _ => {}
@@ -204,9 +262,9 @@ impl Rewriter<'_> {
                     "access_log {}; ",
                     quoted(&path.display().to_string())
                 ));
-                self.out
-                    .access_logs
-                    .push(self.prefix.join("logs/access.log"));
+                let path = self.prefix.join("logs/access.log");
+                let format = None;
+                self.out.access_logs.push(AccessLog { path, format });
             }
             for name in temp_paths().filter(|name| !writes(name)) {
                 let path = self.folder.join(name);
@@ -260,18 +318,18 @@ impl Rewriter<'_> {
         }
         let fate = match old {
             Address::Unix(_) => Fate::Moved(self.socket()),
-            Address::Inet { .. } => match old.moved(self.offset) {
-                Ok(new) => match new.probe() {
+            Address::Inet { .. } => match old.moved(self.offset).or_else(|| self.elsewhere(old)) {
+                Some(new) => match new.probe() {
                     Ok(()) => Fate::Moved(new),
                     Err(reason) => {
                         self.out.not_done.push(format!("{key} → {new} {reason}"));
                         Fate::Hidden(self.socket())
                     }
                 },
-                Err(reason) => {
+                None => {
                     let place = line.position;
                     self.errors.push(format!(
-                        "[emerg] {reason} in {place}; another --port-offset will do"
+                        "[emerg] no port is free in the place of {key} in {place}"
                     ));
                     return None;
                 }
@@ -288,6 +346,15 @@ impl Rewriter<'_> {
         Some(fate)
     }
 
+    /// An address whose ports are none of the file's.
+    fn elsewhere(&mut self, old: &Address) -> Option<Address> {
+        let new = old.at_free_ports(&self.taken)?;
+        if let Address::Inet { ports, .. } = &new {
+            self.taken.extend(ports.clone());
+        }
+        Some(new)
+    }
+
     /// A socket in the folder; its name is short, as those of sockets must be.
     fn socket(&mut self) -> Address {
         let path = self.folder.join(format!("socket-{}", self.sockets));
@@ -295,29 +362,38 @@ impl Rewriter<'_> {
         Address::Unix(path.display().to_string())
     }
 
-    fn access_log(&mut self, word: &Word) {
+    fn access_log(&mut self, line: &Line) {
+        let word = line.argument(0);
         let is_file = !is_elsewhere(&word.bytes) && &*word.bytes != b"off";
         if is_file && !word.bytes.contains(&b'$') {
-            self.out.access_logs.push(self.prefix.join(word.path()));
+            let format = line.args.get(1).map(Word::text);
+            let format = format.filter(|format| !format.contains('='));
+            self.out.access_logs.push(AccessLog {
+                path: self.prefix.join(word.path()),
+                format: format.map(|format| format.into_owned()),
+            });
         }
         if &*word.bytes != b"off" {
             self.log(word);
         }
     }
 
-    /// A log goes into the folder, one to syslog as well. Devices and memory stay.
-    fn log(&mut self, word: &Word) {
+    /// A log goes into the folder, one to syslog as well; where to. Devices and memory stay.
+    fn log(&mut self, word: &Word) -> Option<PathBuf> {
         if word.bytes.starts_with(b"syslog:") {
             let path = self.folder.join("syslog");
             self.edits
                 .replace(word, &quoted(&path.display().to_string()));
+            Some(path)
         } else if !is_elsewhere(&word.bytes) {
-            self.private(word);
+            Some(self.private(word))
+        } else {
+            None
         }
     }
 
-    /// Moves a path below the folder: `/var/log/x` becomes `FOLDER/var/log/x`.
-    fn private(&mut self, word: &Word) {
+    /// Moves a path below the folder: `/var/log/x` becomes `FOLDER/var/log/x`, which is returned.
+    fn private(&mut self, word: &Word) -> PathBuf {
         let path = self.prefix.join(word.path());
         let below = path
             .components()
@@ -329,6 +405,7 @@ impl Rewriter<'_> {
         }
         self.edits
             .replace(word, &quoted(&private.display().to_string()));
+        private
     }
 
     /// Makes the folder of a file, and where its name has variables, all folders before them. In

@@ -1,6 +1,7 @@
-//! A client of HTTP/1.1 that waits for each answer, over connections that stay open.
+//! A client of HTTP/1.1, in the clear or over TLS, that waits for each answer, over connections that stay open.
 //!
-//! Deliberately not here: TLS, proxies, redirects, bodies of requests, requests in parallel.
+//! Certificates are not checked: both servers are the operator's, and may be asked by an address that no certificate has.
+//! Deliberately not here: proxies, redirects, bodies of requests, requests in parallel.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -8,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use load::tls;
 use proto::h1::chunked::Decoder;
 use proto::h1::response::{self, ResponseBody, ResponseHead};
 
@@ -25,6 +27,8 @@ const KEPT_MAX: usize = 64 * 1024;
 pub(super) struct Request {
     pub(super) is_head: bool,
     pub(super) target: Vec<u8>,
+    /// The host that the log names.
+    pub(super) host: Option<String>,
     pub(super) referer: Option<Vec<u8>>,
     pub(super) user_agent: Option<Vec<u8>>,
 }
@@ -33,12 +37,25 @@ impl Request {
     fn method(&self) -> &'static str {
         if self.is_head { "HEAD" } else { "GET" }
     }
+
+    /// As an error log names it, but for the version.
+    pub(super) fn line(&self) -> Vec<u8> {
+        let method = self.method();
+        let mut line = format!("request: \"{method} ").into_bytes();
+        line.extend_from_slice(&self.target);
+        line.extend_from_slice(b" HTTP/");
+        line
+    }
 }
 
-/// Method and target, safe to print.
+/// Method and target, and the host that the log names, safe to print.
 impl fmt::Display for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} {}", self.method(), self.target.escape_ascii())
+        write!(out, "{} {}", self.method(), self.target.escape_ascii())?;
+        match &self.host {
+            Some(host) => write!(out, " of {}", host.escape_debug()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -84,15 +101,26 @@ impl Body {
 pub(super) struct Client {
     /// As TcpStream takes it.
     address: String,
+    /// The Host header of requests whose host is not known.
     host_header: String,
+    /// Whether the header of every request is that, whatever a log names.
+    is_fixed: bool,
+    is_tls: bool,
     connection: Option<Connection>,
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
+    /// The name that TLS was spoken with.
+    name: Option<String>,
     /// Bytes that were received and not looked at.
     unread: Vec<u8>,
 }
+
+/// Bytes to and from a server.
+trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
 
 impl Client {
     /// A client of a host (an IP address of version 6 in brackets). Nothing is connected yet.
@@ -100,20 +128,40 @@ impl Client {
         Client {
             address: format!("{host}:{port}"),
             host_header: host_header.to_owned(),
+            is_fixed: false,
+            is_tls: false,
             connection: None,
         }
+    }
+
+    /// The same, over TLS.
+    pub(super) fn over_tls(self, is_tls: bool) -> Client {
+        Client { is_tls, ..self }
+    }
+
+    /// The same, whatever hosts a log names.
+    pub(super) fn with_fixed_host(self, is_fixed: bool) -> Client {
+        Client { is_fixed, ..self }
+    }
+
+    fn host_of<'a>(&'a self, request: &'a Request) -> &'a str {
+        let logged = request.host.as_deref().filter(|_| !self.is_fixed);
+        logged.unwrap_or(&self.host_header)
     }
 
     /// Sends a request and waits for its answer. A server may have closed a connection that stood
     /// open, so then another one is tried.
     pub(super) fn ask(&mut self, request: &Request) -> Result<ServerResponse, String> {
         let explain = |error: io::Error| process::log::failure("no answer", &error);
+        let name = self.is_tls.then(|| without_port(self.host_of(request)));
+        let name = name.map(str::to_owned);
         if let Some(mut connection) = self.connection.take()
+            && connection.name == name
             && let Ok(answer) = self.ask_on(&mut connection, request)
         {
             return Ok(self.keep(connection, answer));
         }
-        let mut connection = self.connect().map_err(explain)?;
+        let mut connection = self.connect(name).map_err(explain)?;
         let answer = self.ask_on(&mut connection, request).map_err(explain)?;
         Ok(self.keep(connection, answer))
     }
@@ -127,15 +175,41 @@ impl Client {
         answer
     }
 
-    fn connect(&self) -> io::Result<Connection> {
+    fn connect(&self, name: Option<String>) -> io::Result<Connection> {
         let stream = TcpStream::connect(&self.address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let stream: Box<dyn Stream> = match &name {
+            None => Box::new(stream),
+            Some(name) => Box::new(self.shake_hands(stream, name)?),
+        };
         Ok(Connection {
             stream,
+            name,
             unread: Vec::new(),
         })
+    }
+
+    /// Speaks TLS with a server as one of this name.
+    fn shake_hands(
+        &self,
+        stream: TcpStream,
+        name: &str,
+    ) -> io::Result<impl Read + Write + Send + use<>> {
+        let settings = tls::Settings {
+            insecure: true,
+            name: Some(name.to_owned()),
+            ..tls::Settings::default()
+        };
+        let url = format!("https://{}/", self.address);
+        let host = without_port(&self.address).to_owned();
+        let target = load::Target::parse(&url, &[host]);
+        let target = target.map_err(|error| io::Error::other(error.to_string()))?;
+        let tls = tls::Maker::new(settings).tls(&target);
+        let tls = tls.map_err(|error| io::Error::other(error.to_string()))?;
+        let tls = tls.ok_or_else(|| invalid("URL"))?;
+        tls.over(stream).map_err(io::Error::other)
     }
 
     /// The answer, and whether the connection takes another request.
@@ -147,7 +221,7 @@ impl Client {
         let mut head = format!("{} ", request.method()).into_bytes();
         head.extend_from_slice(&request.target);
         head.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-        head.extend_from_slice(self.host_header.as_bytes());
+        head.extend_from_slice(self.host_of(request).as_bytes());
         for (name, value) in [
             ("Referer", &request.referer),
             ("User-Agent", &request.user_agent),
@@ -257,6 +331,15 @@ impl Connection {
     }
 }
 
+/// A host without the port behind it, and without brackets.
+fn without_port(host: &str) -> &str {
+    let host = match host.rsplit_once(':') {
+        Some((before, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => before,
+        _ => host,
+    };
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("invalid {what}"))
 }
@@ -294,6 +377,7 @@ mod tests {
         let request = Request {
             is_head: false,
             target: b"/a".to_vec(),
+            host: None,
             referer: None,
             user_agent: Some(b"test".to_vec()),
         };

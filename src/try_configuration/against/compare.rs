@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::client::{Client, Request, ServerResponse};
+use super::error_log::ErrorLogs;
 
 /// Headers of the connection, the moment and the server's name.
 const IGNORED: [&str; 7] = [
@@ -24,6 +25,9 @@ const IGNORED: [&str; 7] = [
 /// Different requests whose differences are printed.
 const PRINTED_MAX: usize = 100;
 
+/// Statuses that lead elsewhere: what is there has not been compared.
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
+
 /// One of the two servers.
 pub(super) struct Side {
     pub(super) client: Client,
@@ -33,10 +37,24 @@ pub(super) struct Side {
 /// What was found so far.
 pub(super) struct Comparison {
     ignored: Vec<String>,
-    /// By request: what differs, and how often it was asked.
-    found: BTreeMap<String, (Vec<Difference>, usize)>,
+    /// By request: what differs.
+    found: BTreeMap<String, Found>,
     /// Requests whose answers are not always the same.
     varying: usize,
+    /// Answers that were the same redirect.
+    redirects: usize,
+    /// Where the trial says why it could not answer.
+    error_logs: ErrorLogs,
+}
+
+/// What differs in the answers to a request.
+#[derive(Default)]
+struct Found {
+    differences: Vec<Difference>,
+    /// How often it was asked.
+    count: usize,
+    /// What the trial's error log says of it.
+    logged: Option<String>,
 }
 
 /// What is to be said in the end.
@@ -45,6 +63,7 @@ pub(super) struct Report {
     pub(super) text: String,
     pub(super) different: usize,
     pub(super) varying: usize,
+    pub(super) redirects: usize,
 }
 
 /// One aspect of an answer.
@@ -61,13 +80,15 @@ type Aspects = BTreeMap<String, String>;
 
 impl Comparison {
     /// Nothing yet; headers of these names are not compared.
-    pub(super) fn new(ignored: &[String]) -> Comparison {
+    pub(super) fn new(ignored: &[String], error_logs: ErrorLogs) -> Comparison {
         let own = IGNORED.iter().map(|name| (*name).to_owned());
         let further = ignored.iter().map(|name| name.to_ascii_lowercase());
         Comparison {
             ignored: own.chain(further).collect(),
             found: BTreeMap::new(),
             varying: 0,
+            redirects: 0,
+            error_logs,
         }
     }
 
@@ -81,24 +102,30 @@ impl Comparison {
         let first = |side: &mut Side, name: &str| {
             let answer = side.client.ask(request);
             let answer = answer.map_err(|error| format!("the {name} server gave {error}"))?;
-            Ok::<_, String>(self.aspects(request, &answer, side.port))
+            let aspects = self.aspects(request, &answer, side.port);
+            Ok::<_, String>((answer.status, aspects))
         };
-        let expected = first(live, "running")?;
-        let found = first(trial, "tried")?;
+        let (expected_status, expected) = first(live, "running")?;
+        let (status, found) = first(trial, "tried")?;
         let mut differences = differences(&expected, &found);
         if differences.is_empty() {
+            self.redirects += usize::from(REDIRECTS.contains(&status));
             return Ok(());
         }
         // What is never the same twice says nothing.
-        let again = first(live, "running")?;
+        let (_, again) = first(live, "running")?;
         let before = differences.len();
         differences.retain(|one| again.get(&one.aspect) == expected.get(&one.aspect));
         if differences.is_empty() {
             self.varying += usize::from(before > 0);
         } else {
             let entry = self.found.entry(request.to_string()).or_default();
-            entry.0 = differences;
-            entry.1 += 1;
+            entry.differences = differences;
+            entry.count += 1;
+            let has_failed = status >= 500 && expected_status != status;
+            if has_failed && entry.logged.is_none() {
+                entry.logged = self.error_logs.last_line(request);
+            }
         }
         Ok(())
     }
@@ -106,9 +133,9 @@ impl Comparison {
     /// What there is to say.
     pub(super) fn report(&self) -> Report {
         let mut text = String::new();
-        for (request, (differences, count)) in self.found.iter().take(PRINTED_MAX) {
-            let times = if *count > 1 {
-                format!("  ({count} times)")
+        for (request, found) in self.found.iter().take(PRINTED_MAX) {
+            let times = if found.count > 1 {
+                format!("  ({} times)", found.count)
             } else {
                 String::new()
             };
@@ -117,9 +144,12 @@ impl Comparison {
                 aspect,
                 live,
                 trial,
-            } in differences
+            } in &found.differences
             {
                 let _ = writeln!(text, "  {aspect}: {live} → {trial}");
+            }
+            if let Some(line) = &found.logged {
+                let _ = writeln!(text, "  its log: {line}");
             }
         }
         if let Some(more) = self.found.len().checked_sub(PRINTED_MAX + 1) {
@@ -127,8 +157,9 @@ impl Comparison {
         }
         Report {
             text,
-            different: self.found.values().map(|(_, count)| count).sum(),
+            different: self.found.values().map(|found| found.count).sum(),
             varying: self.varying,
+            redirects: self.redirects,
         }
     }
 
@@ -194,14 +225,16 @@ fn header<'a>(answer: &'a ServerResponse, wanted: &str) -> Option<&'a str> {
 
 /// A redirect that names the port of its own server, without that.
 fn without_port(location: &str, port: u16) -> String {
-    let Some(rest) = location.strip_prefix("http://") else {
+    let schemes = ["http://", "https://"];
+    let of = |scheme: &'static str| Some((scheme, location.strip_prefix(scheme)?));
+    let Some((scheme, rest)) = schemes.into_iter().find_map(of) else {
         return location.to_owned();
     };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).unwrap_or((rest, ""));
     let own = format!(":{port}");
     let host = authority.strip_suffix(&own).unwrap_or(authority);
-    format!("http://{host}{path}")
+    format!("{scheme}{host}{path}")
 }
 
 /// A body in a word: its length and digest. A server's own pages end with its name, which is taken
@@ -248,6 +281,7 @@ mod tests {
     #[test]
     fn a_redirect_to_the_server_itself_names_no_port() {
         assert_eq!(without_port("http://a:81/b", 81), "http://a/b");
+        assert_eq!(without_port("https://a:81/b", 81), "https://a/b");
         assert_eq!(without_port("http://a/b:81", 81), "http://a/b:81");
         assert_eq!(without_port("http://a:82/b", 81), "http://a:82/b");
         assert_eq!(without_port("/b", 81), "/b");

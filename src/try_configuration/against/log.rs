@@ -1,4 +1,5 @@
-//! Access logs in nginx's format `combined`, or `common`, which ends before the referer.
+//! Access logs in nginx's format `combined`, in `common`, which ends before the referer, or in another that the
+//! configuration has.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -6,6 +7,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::client::Request;
+use super::format::Format;
 
 /// The longest line that is read; what is longer counts as several, none of which is a request.
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
@@ -14,20 +16,32 @@ const LINE_LENGTH_MAX: u64 = 64 * 1024;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// The last requests of a log, at most `limit`, and how many of its lines were none that can be
-/// sent again.
-pub(super) fn read(path: &Path, limit: usize) -> io::Result<(Vec<Request>, usize)> {
+/// sent again by a scheme.
+pub(super) fn read(
+    path: &Path,
+    format: Option<&Format>,
+    scheme: &str,
+    limit: usize,
+) -> io::Result<(Vec<Request>, usize)> {
     let mut file = BufReader::new(File::open(path)?);
+    let read = |line: &[u8]| match format {
+        // Lines before a change of the format may be as they were before.
+        Some(format) => format.request(line, scheme).or_else(|| request(line)),
+        None => request(line),
+    };
     if file.fill_buf()?.starts_with(GZIP) {
-        parse(
-            BufReader::new(flate2::bufread::MultiGzDecoder::new(file)),
-            limit,
-        )
+        let file = flate2::bufread::MultiGzDecoder::new(file);
+        parse(BufReader::new(file), read, limit)
     } else {
-        parse(file, limit)
+        parse(file, read, limit)
     }
 }
 
-fn parse(mut log: impl BufRead, limit: usize) -> io::Result<(Vec<Request>, usize)> {
+fn parse(
+    mut log: impl BufRead,
+    request: impl Fn(&[u8]) -> Option<Request>,
+    limit: usize,
+) -> io::Result<(Vec<Request>, usize)> {
     let mut requests = VecDeque::new();
     let mut left_out = 0;
     let mut line = Vec::new();
@@ -58,36 +72,46 @@ fn parse(mut log: impl BufRead, limit: usize) -> io::Result<(Vec<Request>, usize
 fn request(line: &[u8]) -> Option<Request> {
     let behind_time = memchr_pair(line, b"] \"")?;
     let (request, rest) = quoted(line.get(behind_time..)?)?;
-    let mut words = request.split(|byte| *byte == b' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    let is_head = match method {
-        b"GET" => false,
-        b"HEAD" => true,
-        _ => return None,
-    };
-    let is_whole = words.next().is_none() && version.starts_with(b"HTTP/1.");
-    // What cannot stand in a request line was none.
-    let is_target = target.starts_with(b"/") && target.iter().all(|byte| *byte > b' ');
-    if !is_whole || !is_target {
-        return None;
-    }
+    let (is_head, target) = request_line(&request)?;
     let mut values = rest.splitn(2, |byte| *byte == b'"').skip(1);
     let values = values.next().unwrap_or_default();
     let (referer, rest) = quoted(values).unwrap_or_default();
     let agent = rest.iter().position(|byte| *byte == b'"');
     let agent = agent.and_then(|at| quoted(rest.get(at + 1..)?));
     let (agent, _) = agent.unwrap_or_default();
-    // A missing header is logged as a dash; one with controls was not sent.
-    let header = |value: Vec<u8>| {
-        let is_sendable = value.iter().all(|byte| *byte >= b' ' && *byte != 0x7f);
-        (is_sendable && !value.is_empty() && value != b"-").then_some(value)
-    };
     Some(Request {
         is_head,
-        target: target.to_vec(),
-        referer: header(referer),
-        user_agent: header(agent),
+        target,
+        host: None,
+        referer: sendable(referer),
+        user_agent: sendable(agent),
     })
+}
+
+/// `METHOD TARGET VERSION`, of a method that changes nothing: whether it is HEAD, and the target.
+pub(super) fn request_line(request: &[u8]) -> Option<(bool, Vec<u8>)> {
+    let mut words = request.split(|byte| *byte == b' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let is_whole = words.next().is_none() && version.starts_with(b"HTTP/");
+    method_and_target(method, target).filter(|_| is_whole)
+}
+
+/// The same, of a method and a target.
+pub(super) fn method_and_target(method: &[u8], target: &[u8]) -> Option<(bool, Vec<u8>)> {
+    let is_head = match method {
+        b"GET" => false,
+        b"HEAD" => true,
+        _ => return None,
+    };
+    // What cannot stand in a request line was none.
+    let is_target = target.starts_with(b"/") && target.iter().all(|byte| *byte > b' ');
+    is_target.then(|| (is_head, target.to_vec()))
+}
+
+/// The value of a header. A missing one is logged as a dash; one with controls was not sent.
+pub(super) fn sendable(value: Vec<u8>) -> Option<Vec<u8>> {
+    let is_sendable = value.iter().all(|byte| *byte >= b' ' && *byte != 0x7f);
+    (is_sendable && !value.is_empty() && value != b"-").then_some(value)
 }
 
 /// Where `pattern` ends in a text.
@@ -103,16 +127,19 @@ fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((unescape(value), rest.get(1..)?))
 }
 
-fn unescape(text: &[u8]) -> Vec<u8> {
+/// The byte of two hexadecimal digits.
+pub(super) fn hexadecimal(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pair = digit(high).zip(digit(low));
+    pair.and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
+}
+
+pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((byte, after)) = rest.split_first() {
         let escaped = match after {
-            [b'x', high, low, ..] if *byte == b'\\' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let pair = digit(*high).zip(digit(*low));
-                pair.and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
-            }
+            [b'x', high, low, ..] if *byte == b'\\' => hexadecimal(*high, *low),
             _ => None,
         };
         out.push(escaped.unwrap_or(*byte));
@@ -136,6 +163,7 @@ mod tests {
             Some(Request {
                 is_head: false,
                 target: b"/a?b=\"c".to_vec(),
+                host: None,
                 referer: Some(b"http://x/".to_vec()),
                 user_agent: Some(b"agent \\ 1".to_vec()),
             })
@@ -146,6 +174,7 @@ mod tests {
             Some(Request {
                 is_head: true,
                 target: b"/".to_vec(),
+                host: None,
                 referer: None,
                 user_agent: None,
             })
@@ -167,7 +196,7 @@ mod tests {
     fn the_last_requests_count() {
         let line = |path: u32| format!("- - - [x] \"GET /{path} HTTP/1.1\" 200 0 \"-\" \"-\"\n");
         let text = format!("{}nonsense\n{}{}", line(1), line(2), line(3));
-        let (requests, left_out) = parse(text.as_bytes(), 2).unwrap();
+        let (requests, left_out) = parse(text.as_bytes(), request, 2).unwrap();
         let targets: Vec<&[u8]> = requests.iter().map(|request| &*request.target).collect();
         assert_eq!(targets, [b"/2", b"/3"]);
         assert_eq!(left_out, 1);

@@ -7,6 +7,8 @@
 
 mod client;
 mod compare;
+mod error_log;
+mod format;
 mod log;
 
 use std::io::Write;
@@ -14,21 +16,23 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::listen::Address;
-use super::rewrite::Moved;
+use super::rewrite::{Moved, Rewritten};
 use client::{Client, Request};
 use compare::{Comparison, Side};
+use error_log::ErrorLogs;
+pub(super) use format::Format;
 
 /// Options of `--against`.
 #[derive(clap::Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// Send the requests of an access log to this server, too (`http://HOST[:PORT]`), print where
-    /// the answers differ, and end: with 0 where none does, 1 where one does, 2 where it could not
-    /// be found out
+    /// Send the requests of an access log to this server, too (`http://HOST[:PORT]` or
+    /// `https://HOST[:PORT]`), print where the answers differ, and end: with 0 where none does, 1
+    /// where one does, 2 where it could not be found out
     #[arg(long, value_name = "URL")]
     against: Option<String>,
-    /// The access log, in the format `combined` or `common`, maybe compressed by gzip; without it
-    /// the first of the configuration
+    /// The access log, in the format that the configuration gives it, in `combined` or in `common`,
+    /// maybe compressed by gzip; without it the first of the configuration
     #[arg(long, value_name = "FILE", requires = "against")]
     log: Option<PathBuf>,
     /// How many requests are sent, the last of the log
@@ -43,7 +47,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, requires = "against",
         value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// The Host header of every request; without it that of the URL
+    /// The Host header of every request; without it what the log has of it, else that of the URL
     #[arg(long, value_name = "NAME", requires = "against")]
     host: Option<String>,
     /// A response header that is not compared; may be repeated
@@ -59,6 +63,8 @@ pub(super) struct Replay {
     live: Side,
     trial: Side,
     comparison: Comparison,
+    /// What else the running server could be asked by.
+    hint: Option<String>,
 }
 
 /// How a replay ends.
@@ -68,89 +74,111 @@ pub(super) enum Outcome {
     Same,
     /// Some were not.
     Different,
-    /// Some request had no answer.
+    /// Some request had no answer, or most answers told nothing.
     Failed,
 }
 
 impl Arguments {
     /// What is to be replayed, if anything; the error is a line to print.
-    pub(super) fn replay(
-        &self,
-        moved: &[Moved],
-        access_logs: &[PathBuf],
-    ) -> Result<Option<Replay>, String> {
+    pub(super) fn replay(&self, rewritten: &Rewritten) -> Result<Option<Replay>, String> {
         let Some(url) = &self.against else {
             return Ok(None);
         };
-        let (host, port) = parse_url(url)?;
-        let path = match (&self.log, access_logs) {
+        let Url { scheme, host, port } = parse_url(url)?;
+        let path = match (&self.log, &*rewritten.access_logs) {
             (Some(path), _) => path,
-            (None, [first, ..]) => first,
+            (None, [first, ..]) => &first.path,
             (None, []) => return Err("the configuration names no access log: --log does".into()),
         };
-        let (requests, lines_left_out) = log::read(path, self.limit).map_err(|error| {
+        let format = rewritten.format_of(path);
+        let read = log::read(path, format, scheme, self.limit);
+        let (requests, lines_left_out) = read.map_err(|error| {
             process::log::failure(&format!("open() \"{}\" failed", path.display()), &error)
         })?;
         if requests.is_empty() {
-            return Err(nothing_to_send(path, lines_left_out));
+            return Err(nothing_to_send(path, format.is_some(), lines_left_out));
         }
-        let (trial_host, trial_port) = target(moved, port)
-            .ok_or("the trial listens on no port that requests could be sent to")?;
-        let host_header = self.host.clone().unwrap_or_else(|| match port {
-            80 => host.clone(),
-            port => format!("{host}:{port}"),
+        let (trial_host, trial_port) = target(&rewritten.moved, scheme, port).ok_or_else(|| {
+            format!("the trial listens on no port that requests of {scheme} could be sent to")
+        })?;
+        let host_header = self.host.clone().unwrap_or_else(|| match (scheme, port) {
+            ("http", 80) | ("https", 443) => host.clone(),
+            (_, port) => format!("{host}:{port}"),
         });
         let side = |host: &str, port| Side {
-            client: Client::new(host, port, &host_header),
+            client: Client::new(host, port, &host_header)
+                .over_tls(scheme == "https")
+                .with_fixed_host(self.host.is_some()),
             port,
         };
+        let secure = rewritten.moved.iter().find_map(Moved::secure_port);
         Ok(Some(Replay {
             requests,
             lines_left_out,
             interval: Duration::from_secs(1) / self.rate,
             live: side(&host, port),
             trial: side(&trial_host, trial_port),
-            comparison: Comparison::new(&self.ignore_header),
+            comparison: Comparison::new(
+                &self.ignore_header,
+                ErrorLogs(rewritten.error_logs.clone()),
+            ),
+            hint: secure.filter(|_| scheme == "http").map(|port| match port {
+                443 => format!("https://{host}"),
+                port => format!("https://{host}:{port}"),
+            }),
         }))
     }
 }
 
-fn nothing_to_send(path: &Path, lines_left_out: usize) -> String {
+fn nothing_to_send(path: &Path, has_format: bool, lines_left_out: usize) -> String {
     let path = path.display();
-    format!(
-        "{path} holds no GET or HEAD in the format combined or common ({lines_left_out} other lines)"
-    )
+    let format = if has_format {
+        "its format of the configuration, combined or common"
+    } else {
+        "the format combined or common"
+    };
+    format!("{path} holds no GET or HEAD in {format} ({lines_left_out} other lines)")
 }
 
-/// Host and port of a URL.
-fn parse_url(url: &str) -> Result<(String, u16), String> {
-    if url.starts_with("https:") {
-        return Err(format!("{url}: https is not spoken yet"));
-    }
+/// Where a server is.
+#[derive(Debug, PartialEq, Eq)]
+struct Url {
+    scheme: &'static str,
+    host: String,
+    port: u16,
+}
+
+/// A URL without a path.
+fn parse_url(url: &str) -> Result<Url, String> {
     let invalid = || format!("{url} is no URL of the form http://HOST[:PORT]");
-    let authority = url.strip_prefix("http://").ok_or_else(invalid)?;
+    let (scheme, authority, default) = match url.split_once("://") {
+        Some(("http", authority)) => ("http", authority, 80),
+        Some(("https", authority)) => ("https", authority, 443),
+        _ => return Err(invalid()),
+    };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| invalid())?),
-        _ => (authority, 80),
+        _ => (authority, default),
     };
     if host.is_empty() || host.contains(['/', '?', '#', '@']) {
         return Err(invalid());
     }
-    Ok((host.to_owned(), port))
+    let host = host.to_owned();
+    Ok(Url { scheme, host, port })
 }
 
-/// Where the trial listens in the place of a port, or anywhere.
-fn target(moved: &[Moved], port: u16) -> Option<(String, u16)> {
+/// Where the trial listens by a scheme in the place of a port, or anywhere.
+fn target(moved: &[Moved], scheme: &str, port: u16) -> Option<(String, u16)> {
     let is_for = |moved: &&Moved| match Address::parse(&moved.old) {
         Some(Address::Inet { ports, .. }) => ports.contains(&port),
         _ => false,
     };
-    let plain = || moved.iter().filter(|moved| moved.scheme == "http");
-    plain()
+    let fitting = || moved.iter().filter(|moved| moved.scheme == scheme);
+    fitting()
         .find(is_for)
         .and_then(|moved| moved.new.target())
-        .or_else(|| plain().find_map(|moved| moved.new.target()))
+        .or_else(|| fitting().find_map(|moved| moved.new.target()))
 }
 
 impl Replay {
@@ -184,6 +212,7 @@ impl Replay {
             requests.len()
         );
         let others = [
+            (report.redirects, "of them by the same redirect"),
             (failed, "without an answer"),
             (report.varying, "vary by themselves"),
             (self.lines_left_out, "other lines of the log"),
@@ -192,6 +221,16 @@ impl Replay {
             let _ = write!(stdout, ", {count} {what}");
         }
         let _ = writeln!(stdout);
+        if report.redirects * 2 > requests.len() {
+            let instead = self.hint.map_or(String::new(), |url| {
+                format!(": what it leads to is compared by --against {url}")
+            });
+            let _ = writeln!(
+                stdout,
+                "Most answers are the same redirect, which tells little{instead}"
+            );
+            return Outcome::Failed;
+        }
         match (failed, different) {
             (0, 0) => Outcome::Same,
             (0, _) => Outcome::Different,
@@ -206,20 +245,23 @@ mod tests {
 
     #[test]
     fn urls_are_a_host_and_maybe_a_port() {
-        for (url, host, port) in [
-            ("http://localhost", "localhost", 80),
-            ("http://localhost:81/", "localhost", 81),
-            ("http://[::1]", "[::1]", 80),
-            ("http://[::1]:81", "[::1]", 81),
+        for (url, scheme, host, port) in [
+            ("http://localhost", "http", "localhost", 80),
+            ("http://localhost:81/", "http", "localhost", 81),
+            ("http://[::1]", "http", "[::1]", 80),
+            ("http://[::1]:81", "http", "[::1]", 81),
+            ("https://localhost", "https", "localhost", 443),
+            ("https://localhost:81", "https", "localhost", 81),
         ] {
-            assert_eq!(parse_url(url), Ok((host.to_owned(), port)));
+            let host = host.to_owned();
+            assert_eq!(parse_url(url), Ok(Url { scheme, host, port }));
         }
         for url in [
             "localhost",
             "http://",
             "http://a/b",
             "http://a:x",
-            "https://a",
+            "ftp://a",
             "http://u@a",
         ] {
             assert!(parse_url(url).is_err(), "{url}");
