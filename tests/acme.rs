@@ -554,7 +554,7 @@ fn expired(name: &str) -> String {
 }
 
 /// A `tidegate serve` that is told to end with the value, and waited for: its port is free then.
-struct Serving(Child);
+struct Serving(Child, std::sync::mpsc::Receiver<String>);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -576,8 +576,8 @@ fn serve(folder: &Path, arguments: &[&str]) -> (Serving, String) {
         .spawn()
         .unwrap();
     let stderr = child.stderr.take().unwrap();
-    let process = Serving(child);
     let (tell, hear) = std::sync::mpsc::channel();
+    let process = Serving(child, hear);
     std::thread::spawn(move || {
         for line in std::io::BufRead::lines(std::io::BufReader::new(stderr)).map_while(Result::ok) {
             let _ = tell.send(line); // nobody listens any more once it has begun
@@ -585,11 +585,18 @@ fn serve(folder: &Path, arguments: &[&str]) -> (Serving, String) {
     });
     let mut printed = String::new();
     while !printed.contains("Ctrl-C ends it.") {
-        let line = hear.recv_timeout(PATIENCE);
+        process.hear(&mut printed);
+    }
+    (process, printed)
+}
+
+impl Serving {
+    /// Waits for the next line on standard error.
+    fn hear(&self, printed: &mut String) {
+        let line = self.1.recv_timeout(PATIENCE);
         printed.push_str(&line.unwrap_or_else(|error| panic!("{error}: {printed}")));
         printed.push('\n');
     }
-    (process, printed)
 }
 
 /// A site, and an empty folder for state.
@@ -624,9 +631,20 @@ fn a_folder_is_served_to_the_world_under_a_name() {
         "--state",
         &state_text,
     ];
-    let (_process, printed) = serve(&site, &arguments);
+    let long = "<p>a text that is worth compressing</p>\n".repeat(100);
+    fs::write(site.join("long.html"), long).unwrap();
+    let (process, mut printed) = serve(&site, &arguments);
     let url = format!("https://a.test:{}/", pebble.tls_port);
     assert!(printed.contains(&url), "{printed}");
+    while !printed.contains("The certificate for a.test holds until ") {
+        process.hear(&mut printed);
+    }
+    let getting = format!(
+        "Getting a certificate for a.test from {}\n",
+        pebble.directory
+    );
+    assert!(printed.contains(&getting), "{printed}");
+    assert!(printed.contains(" GMT; it is renewed on "), "{printed}");
     wait_for("a certificate comes", || {
         let certificate = shown(pebble.tls_port, "a.test");
         let issuer = openssl(&["x509", "-noout", "-issuer"], &certificate);
@@ -638,6 +656,60 @@ fn a_folder_is_served_to_the_world_under_a_name() {
         .output()
         .unwrap();
     assert_eq!(output.stdout, b"hello");
+    for coding in ["br", "zstd", "gzip"] {
+        let output = Command::new("curl")
+            .args([
+                "-sSk",
+                "--http2",
+                "--resolve",
+                &resolve,
+                "-o",
+                "/dev/null",
+                "-D",
+                "-",
+            ])
+            .args(["-H", &format!("Accept-Encoding: {coding}")])
+            .arg(format!("{url}long.html"))
+            .output()
+            .unwrap();
+        let head = String::from_utf8(output.stdout).unwrap().to_lowercase();
+        assert!(head.starts_with("http/2 200"), "{head}");
+        assert!(
+            head.contains(&format!("content-encoding: {coding}\r\n")),
+            "{head}"
+        );
+    }
+    fs::remove_dir_all(state.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_certificate_that_does_not_come_is_told() {
+    let (site, state) = site("failed");
+    let state_text = state.display().to_string();
+    let directory = format!("http://127.0.0.1:{}/dir", free_port());
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (process, mut printed) = serve(
+        &site,
+        &[
+            "--domain",
+            "a.test",
+            "--listen",
+            &listen,
+            "--acme",
+            &directory,
+            "--state",
+            &state_text,
+        ],
+    );
+    while !printed.contains("The next try is in ") {
+        process.hear(&mut printed);
+    }
+    let getting = format!("Getting a certificate for a.test from {directory}\n");
+    assert!(printed.contains(&getting), "{printed}");
+    assert!(
+        printed.contains("\nNo certificate for a.test: "),
+        "{printed}"
+    );
     fs::remove_dir_all(state.parent().unwrap()).unwrap();
 }
 

@@ -223,8 +223,11 @@ fn a_folder_is_a_site() {
         assert_eq!(policy, Some("strict-origin-when-cross-origin"), "{path}");
     }
 
-    let (head, _) = running.ask("GET", "/long.html", "Accept-Encoding: gzip\r\n");
-    assert_eq!(header(&head, "Content-Encoding"), Some("gzip"));
+    for (accepted, coding) in [("gzip", "gzip"), ("zstd", "zstd"), ("gzip, br", "br")] {
+        let accept = format!("Accept-Encoding: {accepted}\r\n");
+        let (head, _) = running.ask("GET", "/long.html", &accept);
+        assert_eq!(header(&head, "Content-Encoding"), Some(coding));
+    }
     assert_eq!(header(&running.get("/sub").0, "Location"), Some("/sub/"));
     for (path, status) in [
         ("/.git/config", "404"),

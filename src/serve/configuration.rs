@@ -85,8 +85,16 @@ http {{
     gzip_vary on;
     gzip_proxied any;
     gzip_min_length 1000;
-    gzip_types {gzip_types};
+    gzip_types {compressed_types};
     gzip_static on;
+    brotli on;
+    brotli_min_length 1000;
+    brotli_types {compressed_types};
+    brotli_static on;
+    zstd on;
+    zstd_min_length 1000;
+    zstd_types {compressed_types};
+    zstd_static on;
     sendfile on;
     tcp_nopush on;
     log_not_found off;
@@ -102,7 +110,7 @@ http {{
             php = self.php.http_lines(),
             types = types::block(),
             charset_types = types::with_charset(),
-            gzip_types = types::worth_compressing(),
+            compressed_types = types::worth_compressing(),
             access_log = self.access_log_lines(),
             issuer = self
                 .secure
@@ -146,6 +154,9 @@ http {{
         for address in &self.listen {
             let secure = if self.secure.is_some() { " ssl" } else { "" };
             line(&format!("listen {address}{secure};"));
+        }
+        if self.secure.is_some() {
+            line("http2 on;");
         }
         let secure = self.secure.iter().flat_map(Secure::server_lines);
         secure.for_each(|secure| line(&secure));

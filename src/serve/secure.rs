@@ -83,7 +83,7 @@ impl Secure {
             .map(|path| format!("        ssl_trusted_certificate {};\n", quoted(path)));
         format!(
             "    acme_issuer serve {{\n        uri {};\n{}        challenge tls-alpn-01;\n        \
-             state_path {};\n        accept_terms_of_service;\n    }}\n",
+             state_path {};\n        accept_terms_of_service;\n        announce on;\n    }}\n",
             quoted(directory),
             authorities.unwrap_or_default(),
             quoted(state),

@@ -136,7 +136,7 @@ pub(super) fn with_charset() -> String {
     names(|kind| kind == Text)
 }
 
-/// The arguments of `gzip_types`. `text/html` is always meant.
+/// The arguments of `gzip_types` and its kin. `text/html` is always meant.
 pub(super) fn worth_compressing() -> String {
     names(|kind| kind != Opaque)
 }

@@ -19,7 +19,7 @@ const TABLE: &str = "docs/directives/README.md";
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/acme.rs",
-        "accept_terms_of_service account_key acme_certificate acme_issuer challenge common_name_in_csr contact
+        "accept_terms_of_service account_key acme_certificate acme_issuer announce challenge common_name_in_csr contact
          external_account_key preferred_chain profile ssl_verify state_path uri",
     ),
     (

@@ -31,6 +31,9 @@ pub trait Host: Send + Sync + 'static {
     /// Writes a line to the error log.
     fn log(&self, level: Level, text: &str);
 
+    /// Tells whoever watches the server how it goes, in a sentence.
+    fn announce(&self, _text: &str) {}
+
     /// From now on answers this challenge.
     fn show(&self, shown: &Shown);
 

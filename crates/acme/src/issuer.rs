@@ -218,8 +218,28 @@ impl Work {
         if certificate.validity.end > now {
             self.due = schedule::renewal(certificate.validity, None, chance());
             self.ask = Some(now);
+            self.announce_validity(issuer, &certificate);
         }
         self.certificate = Some(certificate);
+    }
+
+    /// The names that the order is for.
+    fn names(&self) -> String {
+        let names: Vec<String> = self
+            .order
+            .identifiers
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        names.join(" ")
+    }
+
+    fn announce_validity(&self, issuer: &Issuer, certificate: &Certificate) {
+        let (names, end) = (self.names(), HttpDate(certificate.validity.end));
+        let due = HttpDate(self.due);
+        let text =
+            format!("The certificate for {names} holds until {end}; it is renewed on {due}.");
+        issuer.host.announce(&text);
     }
 
     /// Asks the server when to renew. Where it does not say, what is planned stays.
@@ -257,6 +277,9 @@ impl Work {
         if stop.is_stopped() || self.done_by_others(issuer, &id) {
             return;
         }
+        let (names, directory) = (self.names(), &issuer.directory);
+        let text = format!("Getting a certificate for {names} from {directory}");
+        issuer.host.announce(&text);
         let outcome = block_on(self.issue(issuer, stop, &id));
         drop(lock);
         match outcome {
@@ -275,6 +298,11 @@ impl Work {
             wait.as_secs()
         );
         issuer.log(Level::Warn, text);
+        let (names, seconds, due) = (self.names(), wait.as_secs(), HttpDate(self.due));
+        let text = format!(
+            "No certificate for {names}: {failure}. The next try is in {seconds} s, on {due}."
+        );
+        issuer.host.announce(&text);
     }
 
     /// Whether another process has renewed it while this one waited for the lock. What that has got is served even where it
@@ -316,6 +344,7 @@ impl Work {
             HttpDate(self.due)
         );
         issuer.log(Level::Notice, text);
+        self.announce_validity(issuer, &made);
         Ok(())
     }
 }
@@ -364,12 +393,16 @@ mod tests {
         Certificate::stand_in(&order().identifiers, &provider()).unwrap()
     }
 
-    /// A host of one order.
+    /// A host of one order, and what it was told.
     #[derive(Default)]
-    struct Served(Mutex<Option<Arc<Certificate>>>);
+    struct Served(Mutex<Option<Arc<Certificate>>>, Mutex<Vec<String>>);
 
     impl Host for Served {
         fn log(&self, _: Level, _: &str) {}
+
+        fn announce(&self, text: &str) {
+            self.1.lock().unwrap().push(text.to_owned());
+        }
 
         fn show(&self, _: &Shown) {}
 
@@ -407,6 +440,45 @@ mod tests {
             provider,
             host: Arc::clone(host) as Arc<dyn Host>,
         }
+    }
+
+    #[test]
+    fn whoever_watches_is_told_how_it_goes() {
+        let host = Arc::new(Served::default());
+        let mut issuer = issuer(&host);
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        issuer.directory = format!("http://{}/directory", closed.local_addr().unwrap());
+        drop(closed);
+        let mut work = Work::new(order(), SystemTime::now());
+        let next = work.advance(&issuer, &Stop::default());
+        let told = std::mem::take(&mut *host.1.lock().unwrap());
+        let [getting, failed] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        let expected = format!("Getting a certificate for a.test from {}", issuer.directory);
+        assert_eq!(*getting, expected);
+        assert!(
+            failed.starts_with("No certificate for a.test: "),
+            "{failed}"
+        );
+        let expected = format!(" s, on {}.", HttpDate(next));
+        assert!(
+            failed.contains("The next try is in ") && failed.ends_with(&expected),
+            "{failed}"
+        );
+
+        // One that is there already.
+        let certificate = Arc::new(certificate());
+        host.install("", &certificate);
+        let mut work = Work::new(order(), SystemTime::now());
+        work.adopt(&issuer);
+        let told = host.1.lock().unwrap().clone();
+        let expected = format!(
+            "The certificate for a.test holds until {}; it is renewed on {}.",
+            HttpDate(certificate.validity.end),
+            HttpDate(work.due)
+        );
+        assert_eq!(told, [expected]);
     }
 
     /// The chain that is taken, whose renewal is planned for later.

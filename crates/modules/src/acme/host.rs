@@ -1,6 +1,7 @@
 //! What listeners show to ACME servers, and the certificates that have come: known to the whole process,
 //! because both outlive a configuration.
 
+use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use acme::{Certificate, Host, Level, Shown};
@@ -97,12 +98,15 @@ impl Held {
 /// The listeners of this process, as one issuer's thread sees them.
 pub(super) struct Listeners {
     issuer: String,
+    /// Whether standard error tells how it goes.
+    announces: bool,
 }
 
 impl Listeners {
-    pub(super) fn new(issuer: &str) -> Listeners {
+    pub(super) fn new(issuer: &str, announces: bool) -> Listeners {
         Listeners {
             issuer: issuer.to_owned(),
+            announces,
         }
     }
 }
@@ -112,6 +116,13 @@ impl Host for Listeners {
         log::process_error(level, format_args!("{text}"));
         // This thread has no loop at whose turns lines leave.
         log::flush_thread();
+    }
+
+    fn announce(&self, text: &str) {
+        if self.announces {
+            // Nobody is left to tell where standard error is closed.
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
     }
 
     fn show(&self, shown: &Shown) {
@@ -217,7 +228,7 @@ mod tests {
             token: token.to_owned(),
             answer: format!("{token}.thumb"),
         };
-        let listeners = Listeners::new("one");
+        let listeners = Listeners::new("one", false);
         assert_eq!(answer(b"host-test-a"), None);
         listeners.show(&shown("host-test-a"));
         listeners.show(&shown("host-test-b"));

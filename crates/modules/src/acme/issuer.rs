@@ -153,9 +153,19 @@ static ACCEPT_TERMS_OF_SERVICE: Setting<()> =
              account; where it is missing, the error log names them.",
         );
 
+static ANNOUNCE: Setting<bool> = Setting::new("announce", &["on | off"], parse::flag)
+    .contexts(ISSUER)
+    .default("off")
+    .manual(
+        "Says on standard error in a sentence each when a certificate is asked for, until when one \
+         that has come holds, and why one has not come and when the next try is: for a server in \
+         the foreground, as `tidegate serve` is one. The error log has its own lines.",
+    );
+
 /// The directives of the block.
 pub(super) const DIRECTIVES: &[&dyn Declared] = &[
     &ACME_ISSUER,
+    &ANNOUNCE,
     &URI,
     &ACCOUNT_KEY,
     &CHALLENGE,
@@ -319,7 +329,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
         common_name: block.get(&COMMON_NAME_IN_CSR)?,
         tls: authorities(compiler, block)?,
         provider: Arc::clone(provider()),
-        host: Arc::new(Listeners::new(&name)),
+        host: Arc::new(Listeners::new(&name, block.get(&ANNOUNCE)?)),
         name,
     })
 }
