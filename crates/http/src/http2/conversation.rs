@@ -28,12 +28,12 @@ use transport::tls::server::HTTP2;
 
 use crate::connection::Connection;
 use crate::conversation::{note_abort, note_panic, tell_ignored};
+use crate::core::LingeringClose;
 use crate::exchange::h1::After;
 use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
 use crate::hot::{self, Dated, Form, Leaves};
 use crate::http2::exchange::H2;
-use crate::http2::lingering::{self, Leaving};
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, Shared};
 use crate::http2::tunnel;
 use crate::plan::Server;
@@ -211,7 +211,9 @@ async fn leave(shared: &Rc<Shared>, end: End) -> After {
 /// How long what a client sends is read away, in all and without another byte, where that is done.
 fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
     let server = connection.first_server(&connection.generation())?;
-    lingering::times_of(&server.plan.core)
+    let core = &server.plan.core;
+    (core.lingering_close != LingeringClose::Off)
+        .then_some((core.lingering_time, core.lingering_timeout))
 }
 
 /// What a head may be for a server.
@@ -449,9 +451,6 @@ impl<'a> Talk<'a> {
                     if let Some(flow) = self.flow(stream) {
                         let bytes = input.get(start..start + length).unwrap_or_default();
                         flow.receive(bytes, ends);
-                        if ends {
-                            self.shared.note_request_ended(&flow);
-                        }
                     }
                 }
                 Event::Reset {
@@ -695,10 +694,9 @@ async fn serve(
         panics::catch(served.as_mut()).await
     };
     match served {
-        Ok(leaving) => {
+        Ok(()) => {
             place.shared.connection.keep_error_log(&request);
             pool::give_back(request);
-            lingering::leave(&place.shared, &place.flow, leaving).await;
         }
         Err(panicked) => {
             note_panic(&mut request, &panicked);
@@ -707,13 +705,12 @@ async fn serve(
     }
 }
 
-/// The same up to its line in the log; how its stream then ends.
 async fn serve_one(
     place: &Place,
     request: &mut Request,
     ends: bool,
     asked: Result<Asked, HeadFault>,
-) -> Leaving {
+) {
     let Place { shared, flow } = place;
     let connection = &shared.connection;
     if let Some(watched) = connection.worker.watched() {
@@ -781,19 +778,13 @@ async fn serve_one(
     if let Some(fault) = flow.take_fault() {
         log::http2_fault(connection, &fault);
     }
-    ending::log(request);
     // A reset is not answered with another (RFC 9113, section 5.4.2).
-    if flow.is_gone() || is_reset {
-        Leaving::AtOnce
-    } else if is_malformed {
-        Leaving::Malformed
-    } else if flow.has_come() {
-        Leaving::AtOnce
-    } else {
-        // What still comes behind a tunnel is nobody's.
-        let times = lingering::times_of(&request.plan.core);
-        Leaving::Unread(times.filter(|_| !asks_for_tunnel))
+    if is_malformed && !flow.is_gone() && !is_reset {
+        let code = ErrorCode::ProtocolError;
+        shared.with(|machine| machine.reset_answered(flow.number, code));
+        shared.call();
     }
+    ending::log(request);
 }
 
 /// Whether the server that the request names speaks HTTP/2 there.

@@ -1,13 +1,12 @@
 //! HTTP/2 with clients: many requests at once on one connection.
 //!
 //! What the bytes say is [`proto::h2`]'s; how a connection goes on is in [`conversation`], what the tasks of its requests share with it in
-//! [`stream`], the exchange of one request in [`exchange`], what it becomes once it is upgraded in [`tunnel`], how a stream ends whose
-//! response comes before the end of its request in [`lingering`], and how the head of a response is written in [`head`]. The directives are in [`settings`].
+//! [`stream`], the exchange of one request in [`exchange`], what it becomes once it is upgraded in [`tunnel`], and how the head of a
+//! response is written in [`head`]. The directives are in [`settings`].
 
 pub mod conversation;
 pub mod exchange;
 pub mod head;
-mod lingering;
 pub mod settings;
 pub mod stream;
 pub mod tunnel;

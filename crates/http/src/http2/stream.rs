@@ -39,9 +39,6 @@ const QUEUED_MAX: u64 = 2 * IN_TRANSPORT_MAX as u64;
 /// Requests at once whose memory is worth giving back when their connection has ended.
 const BUSY: usize = 32;
 
-/// What part of a connection's streams may be such whose requests' rests are read away: one of so many.
-const LINGERING_SHARE: usize = 2;
-
 /// The least that is read of a file, however small the client's windows are.
 const READ_MIN: u64 = 1024;
 
@@ -198,11 +195,6 @@ impl Flow {
         self.received_all.get() || !self.received.borrow().is_empty()
     }
 
-    /// Whether the client has sent all of the request.
-    pub fn has_come(&self) -> bool {
-        self.received_all.get()
-    }
-
     /// Whether nothing of the request's body is still to be read.
     pub fn is_read(&self) -> bool {
         self.received_all.get() && self.received.borrow().is_empty()
@@ -320,8 +312,6 @@ pub struct Shared {
     ending: Cell<usize>,
     /// How many have done so, since the connection began.
     endings: Cell<u64>,
-    /// Streams whose requests' rests are read away.
-    lingering: Cell<usize>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -340,7 +330,6 @@ impl Shared {
             has_been_busy: Cell::new(false),
             ending: Cell::new(0),
             endings: Cell::new(0),
-            lingering: Cell::new(0),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -458,6 +447,7 @@ impl Shared {
             true => {
                 let head = machine.sent(flow.number, 0, true, false);
                 out.extend_from_slice(&head);
+                machine.end_other_half(flow.number, out);
             }
             false => machine.put_head(flow.number, &trailers, true, out),
         }
@@ -476,33 +466,6 @@ impl Shared {
             self.ending.set(self.ending.get() + 1);
             self.endings.set(self.endings.get() + 1);
         }
-    }
-
-    /// The client has ended its request: where the response had ended before, it may begin another stream from now on.
-    pub fn note_request_ended(&self, flow: &Flow) {
-        if flow.has_ended() {
-            self.endings.set(self.endings.get() + 1);
-        }
-    }
-
-    /// Begins to read away what is left of a request, unless much of the room for streams is taken by such that are; whether it
-    /// does. [`lingers_no_more`](Self::lingers_no_more) follows.
-    #[must_use]
-    pub fn lingers(&self) -> bool {
-        let lingering = self.lingering.get();
-        let has_room = lingering * LINGERING_SHARE < self.with(|machine| machine.streams_max());
-        self.lingering.set(lingering + usize::from(has_room));
-        has_room
-    }
-
-    /// What is left of a request is read away no more.
-    pub fn lingers_no_more(&self) {
-        self.lingering.set(self.lingering.get() - 1);
-    }
-
-    /// Whether bytes that are for the client have not left.
-    pub fn has_backlog(&self) -> bool {
-        self.waiting() > 0 || self.connection.stream.backlog() > 0
     }
 
     /// How many streams have ended, or the client has ended, in all.
@@ -621,6 +584,7 @@ impl Shared {
         if ends {
             flow.end.take();
             self.note_ended(flow);
+            self.with(|machine| machine.end_other_half(flow.number, out));
         } else if is_last && has_trailers {
             self.put_end(flow, out);
         }
@@ -714,7 +678,6 @@ impl Shared {
         let lost = self.forget(flow);
         flow.lost.set(flow.lost.get() + lost);
         self.count_ending(flow);
-        self.note_request_ended(flow);
         flow.gone.set(true);
         flow.received.take();
         flow.wake_reader();
