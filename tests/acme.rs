@@ -913,7 +913,7 @@ fn a_server_that_is_not_trusted_gets_no_order() {
     let issuer = |verify: &str| {
         format!(
             "server_name a.test;\nacme_certificate pebble;\nlisten 127.0.0.1:{};\n\
-             [http]\nacme_issuer pebble {{ uri {}; accept_terms_of_service; {verify} }}\n",
+             [http]\nacme_issuer pebble {{ uri {}; accept_terms_of_service; announce on; {verify} }}\n",
             pebble.http_port, pebble.directory
         )
     };

@@ -351,8 +351,10 @@ fn a_signal_goes_to_a_tidegate_that_serves_and_to_nothing_else() {
     // nginx's own errors.
     fs::write(&pid_file, format!("{}\n", bench.id())).unwrap();
     let expected = format!(
-        "tidegate: [alert] kill({}, 15) failed (3: No such process)\n",
-        bench.id()
+        "tidegate: [alert] kill({}, 15) failed (3: No such process)\n  hint: the server that wrote \"{}\" \
+         has ended; without -s it is started\n",
+        bench.id(),
+        pid_file.display()
     );
     assert_eq!(master.run(&["-s", "stop"]), (Some(1), expected));
     for (text, shown) in [

@@ -23,6 +23,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
          external_account_key preferred_chain profile ssl_verify state_path uri",
     ),
     (
+        "tests/stream.rs",
+        "proxy_download_rate proxy_half_close proxy_timeout proxy_upload_rate stream",
+    ),
+    (
         "tests/command_line.rs",
         "daemon pid worker_cpu_affinity worker_processes",
     ),

@@ -661,7 +661,8 @@ fn a_daemon_leaves_the_terminal_and_takes_orders() {
     let (code, text) = server.run(&["-s", "stop"]);
     let file = server.path("pid");
     let expected = format!(
-        "tidegate: [error] open() \"{}\" failed (2: No such file or directory)\n",
+        "tidegate: [error] open() \"{}\" failed (2: No such file or directory)\n  hint: no server with \
+         this configuration runs; without -s it is started\n",
         file.display()
     );
     assert_eq!((code, text), (Some(1), expected));

@@ -43,6 +43,7 @@ fn every_error_of_every_file_is_reported_in_the_order_of_reading() {
             "it may stand in: events",
             "the first is in /conf/nginx.conf:5",
             "did you mean \"listen\"?",
+            "a \";\" is missing after \"root\"",
             "it may stand in: server",
         ]
     );

@@ -706,6 +706,7 @@ mod tests {
     #[test]
     fn etag_and_last_modified_are_replaced() {
         let added = |name: &'static str, replaces| Added {
+            may_offer_http3: false,
             name: name.into(),
             value: Text::Literal(Bytes::new()),
             always: false,
