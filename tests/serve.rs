@@ -449,7 +449,7 @@ fn a_password_is_asked_for_and_not_shown() {
     assert!(ask("YW5uOnNlY3JldA==").starts_with("HTTP/1.1 200 "));
     assert!(ask("YW5uOndyb25n").starts_with("HTTP/1.1 401 "));
     let arguments = fs::read_to_string(format!("/proc/{}/cmdline", running.child.id())).unwrap();
-    assert!(arguments.contains(" --password ann "), "{arguments:?}");
+    assert!(arguments.ends_with(" --password ann\0"), "{arguments:?}");
     assert!(!arguments.contains("secret"));
     let name = fs::read_to_string(format!("/proc/{}/comm", running.child.id())).unwrap();
     assert_eq!(name, "tidegate\n");

@@ -522,7 +522,6 @@ mod tests {
             "invalid status code \"two\""
         );
         assert!(mistake("more_set_headers 'A*: b';").starts_with("a wildcard"));
-        assert!(mistake("more_clear_input_headers Connection;").starts_with("how a message"));
         assert!(mistake("more_set_input_headers -s 404 'A: b';").starts_with("invalid option"));
     }
 
