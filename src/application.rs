@@ -230,7 +230,8 @@ fn compile(
     }
 }
 
-/// nginx's warning about connections that there can be no descriptors for. Threads have theirs together.
+/// nginx's warning about connections that there can be no descriptors for. Threads have theirs
+/// together.
 fn too_many_connections(main: &MainLevel, events: &server::events::Events) -> Option<Diagnostic> {
     let limit = main
         .open_files_max

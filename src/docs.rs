@@ -14,7 +14,8 @@ use crate::application::registry;
 /// Print the manual of a directive, or the names of all
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The directive, how several begin, or a variable as in '$uri'; without it every directive is listed
+    /// The directive, how several begin, or a variable as in '$uri'; without it every directive is
+    /// listed
     name: Option<String>,
     /// Write a page for each directive into this folder
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "name")]
@@ -94,7 +95,8 @@ fn print_page(name: &str, registry: &Registry) -> Result<(), String> {
     Err(format!("unknown directive \"{name}\"{hint}"))
 }
 
-/// Lists the directives whose names begin so, with the first sentence of their pages. Whether there are any.
+/// Lists the directives whose names begin so, with the first sentence of their pages. Whether there
+/// are any.
 fn print_beginning_with(beginning: &str, registry: &Registry) -> bool {
     let specs = registry.iter().map(|declared| declared.spec());
     let named = specs.flat_map(|spec| spec.names().map(move |name| (name, spec)));

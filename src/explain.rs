@@ -88,8 +88,8 @@ fn answer(arguments: &Arguments) -> Result<Vec<u8>, Refused> {
     question.from = arguments.from;
     question.to.clone_from(&arguments.to);
     let options = options(arguments)?;
-    // Names that stand in the configuration several times are looked up once, and what is asked may have nothing to do with one
-    // that is not found.
+    // Names that stand in the configuration several times are looked up once, and what is asked may
+    // have nothing to do with one that is not found.
     let hosts = MissingHosts::new(Disk);
     let files = Recorder::new(&hosts);
     let mut loaded = conf::load(

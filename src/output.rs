@@ -1,5 +1,5 @@
-//! What subcommands print. Where the reader has gone (`tidegate docs | head -1`) they end, without a word: the macros of the
-//! standard library would panic.
+//! What subcommands print. Where the reader has gone (`tidegate docs | head -1`) they end, without
+//! a word: the macros of the standard library would panic.
 //!
 //! These macros stand in the place of those, for all files behind this one in `main.rs`.
 

@@ -1,5 +1,5 @@
-//! `tidegate memcached` from outside: sockets, options, and clients of Debian's. Answers to single commands are tested
-//! without a network, in the crate.
+//! `tidegate memcached` from outside: sockets, options, and clients of Debian's. Answers to single
+//! commands are tested without a network, in the crate.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -662,7 +662,8 @@ fn title(pid: u32) -> String {
         .to_owned()
 }
 
-/// A folder with nginx as `sbin/nginx`, which is to run in the background by `nginx.conf`, beside Tidegate as `tidegate`.
+/// A folder with nginx as `sbin/nginx`, which is to run in the background by `nginx.conf`, beside
+/// Tidegate as `tidegate`.
 fn beside_nginx(port: u16) -> Option<Master> {
     if !Path::new("/usr/sbin/nginx").exists() {
         eprintln!("skipped: no nginx here");
@@ -718,7 +719,8 @@ fn start_in_background(all: &EndOfAll, program: &str) -> u32 {
     all.pid("nginx.pid").unwrap()
 }
 
-/// Requests without a pause over TCP and a Unix socket, each on its own connection, until told to end.
+/// Requests without a pause over TCP and a Unix socket, each on its own connection, until told to
+/// end.
 struct Requests {
     end: std::sync::Arc<std::sync::atomic::AtomicBool>,
     threads: Vec<std::thread::JoinHandle<Result<u32, String>>>,
@@ -764,7 +766,8 @@ impl Requests {
     }
 }
 
-/// The commands of README.md that have Tidegate take nginx's place, and back, with the paths of a folder.
+/// The commands of README.md that have Tidegate take nginx's place, and back, with the paths of a
+/// folder.
 fn switch_over(folder: &Path) -> [String; 2] {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let commands: Vec<&str> = readme
@@ -795,8 +798,8 @@ fn shell(folder: &Path, commands: &str) {
     assert!(output.status.success(), "{commands}: {output:?}");
 }
 
-/// The commands of README.md while a download is under way and others ask: none is refused or cut off, on the way there and
-/// on the way back.
+/// The commands of README.md while a download is under way and others ask: none is refused or cut
+/// off, on the way there and on the way back.
 #[test]
 fn the_way_from_nginx_and_back_loses_no_request() {
     let port = free_port();
@@ -930,7 +933,8 @@ fn a_binary_that_cannot_start_leaves_the_older_one() {
     small(port, "again");
 }
 
-/// A server that has closed its listeners for a last download does not stop a start, and takes no pid file along.
+/// A server that has closed its listeners for a last download does not stop a start, and takes no
+/// pid file along.
 #[test]
 fn a_start_beside_a_draining_server_takes_its_place() {
     let port = free_port();

@@ -395,3 +395,31 @@ fn rates_hold_bytes_back() {
         assert!(!master.read("logs/info.log").contains("timed out"));
     }
 }
+
+/// As in nginx a client that takes nothing of a text for five seconds is closed.
+#[test]
+fn who_does_not_take_a_text_is_closed() {
+    for engine in each_engine() {
+        let port = free_port();
+        let (word, repeated) = ("x".repeat(4000), "$word".repeat(800));
+        let master = start(
+            engine,
+            &format!(
+                "map $remote_addr $word {{ default {word}; }}
+                 server {{ listen 127.0.0.1:{port} sndbuf=32k; return {repeated}; }}"
+            ),
+        );
+        let client = connect(port);
+        let line = line_with(&master, "timed out");
+        assert!(
+            line.starts_with(
+                "connection timed out (110: Connection timed out) while returning text, \
+                 client: 127.0.0.1, server: 127.0.0.1:"
+            ),
+            "{line}"
+        );
+        let line = sessions(&master, 1).remove(0);
+        assert!(line.starts_with("127.0.0.1 TCP 200 "), "{line}");
+        drop(client);
+    }
+}

@@ -448,7 +448,8 @@ fn anybody_may_try() {
     assert!(printed.contains("makes sense only if the master process runs with super-user"));
 }
 
-/// A name that is known on the server's network alone keeps nothing from being tried but requests for it.
+/// A name that is known on the server's network alone keeps nothing from being tried but requests
+/// for it.
 #[test]
 fn hosts_that_are_not_found_are_named_and_the_rest_runs() {
     let ports = Ports::free();

@@ -1,5 +1,5 @@
-//! `tidegate memcached`: a memcached server with memcached's command line. The work is done by the crate `memcached`;
-//! described in docs/memcached.md.
+//! `tidegate memcached`: a memcached server with memcached's command line. The work is done by the
+//! crate `memcached`; described in docs/memcached.md.
 //!
 //! It is one process, as memcached is: no master, no configuration, no reload.
 
@@ -177,7 +177,8 @@ fn remove_old_socket(path: &Path) {
     }
 }
 
-/// Writes the ports into the file that the environment names: for whoever has asked for any that is free.
+/// Writes the ports into the file that the environment names: for whoever has asked for any that is
+/// free.
 fn write_ports(listeners: &[Bound]) -> Result<(), String> {
     let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
         return Ok(());

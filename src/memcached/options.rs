@@ -1,5 +1,5 @@
-//! memcached's command line: every option means here what it means there, or is refused, or a notice says why it means
-//! nothing.
+//! memcached's command line: every option means here what it means there, or is refused, or a
+//! notice says why it means nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     /// Allow the command "shutdown"
     #[arg(short = 'A', long)]
     enable_shutdown: bool,
-    /// Addresses to listen on, with or without ports, parted by commas; all of the machine without it
+    /// Addresses to listen on, with or without ports, parted by commas; all of the machine without
+    /// it
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<String>,
     /// Go to the background
@@ -368,7 +369,8 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         .map_err(|error| format!("-l: {word} cannot be found: {error}"))
 }
 
-/// What to say where others than this machine's programs reach the cache, which asks nobody who they are.
+/// What to say where others than this machine's programs reach the cache, which asks nobody who
+/// they are.
 fn open_to_all(listening: &[Listening]) -> Option<String> {
     let open = listening.iter().find_map(|listening| match listening {
         Listening::Inet(address) if !address.ip().is_loopback() => Some(address),

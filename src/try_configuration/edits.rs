@@ -126,7 +126,8 @@ fn word_end(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Where a directive ends that begins at `start`: behind its semicolon, or behind the block that it opens.
+/// Where a directive ends that begins at `start`: behind its semicolon, or behind the block that it
+/// opens.
 pub(super) fn directive_end(text: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     let mut depth = 0_usize;

@@ -10,8 +10,8 @@ use engine::net::ListenOptions;
 /// that is root, as that of the running server is.
 const PORT: u16 = 80;
 
-/// Where ports are looked for that are free: few programs listen there, and the system gives them to no connection of its
-/// own.
+/// Where ports are looked for that are free: few programs listen there, and the system gives them
+/// to no connection of its own.
 const FREE_PORTS: RangeInclusive<u16> = 20000..=32000;
 
 /// The address of a `listen` line.

@@ -294,8 +294,8 @@ impl<'a> Tolerant<'a> {
         }
     }
 
-    /// Puts spaces in the place of directives that nothing here knows, so that all others keep theirs; whether there were
-    /// any.
+    /// Puts spaces in the place of directives that nothing here knows, so that all others keep
+    /// theirs; whether there were any.
     fn leave_out_unsupported(&self, loaded: &conf::Loaded) -> bool {
         let mut texts = self.texts.borrow_mut();
         let mut has_changed = false;

@@ -38,8 +38,8 @@ pub(super) struct AccessLog {
 }
 
 impl Rewritten {
-    /// The format of a log: one that the configuration names, or was rotated away from there (`access.log.2.gz`). None for
-    /// `combined` and whatever is not known.
+    /// The format of a log: one that the configuration names, or was rotated away from there
+    /// (`access.log.2.gz`). None for `combined` and whatever is not known.
     pub(super) fn format_of(&self, log: &Path) -> Option<&Format> {
         let log = log.as_os_str().as_encoded_bytes();
         let is_of = |known: &&AccessLog| log.starts_with(known.path.as_os_str().as_encoded_bytes());

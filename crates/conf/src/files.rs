@@ -164,8 +164,8 @@ impl<F: Files> Files for StandIns<F> {
     }
 }
 
-/// The same files and addresses; a name that has no address gets one to which no connection can be made: for one who looks at a
-/// configuration where some of its hosts are unknown.
+/// The same files and addresses; a name that has no address gets one to which no connection can be
+/// made: for one who looks at a configuration where some of its hosts are unknown.
 #[derive(Debug, Default)]
 pub struct MissingHosts<F> {
     files: F,
@@ -201,7 +201,8 @@ impl<F: Files> Files for MissingHosts<F> {
         self.files.glob(pattern)
     }
 
-    /// The stand-ins are multicast addresses of examples (RFC 5771): the kernel refuses to connect to them at once.
+    /// The stand-ins are multicast addresses of examples (RFC 5771): the kernel refuses to connect
+    /// to them at once.
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
         if let Some(found) = self.files.addresses(host) {
             return Some(found);

@@ -78,7 +78,8 @@ pub(crate) fn begins_with_curly_quote(text: &[u8]) -> bool {
     quotes.any(|quote| text.starts_with(quote.as_bytes()))
 }
 
-/// The directive that a word is, if a space were not missing after its name: `if($x)`, `location/x`.
+/// The directive that a word is, if a space were not missing after its name: `if($x)`,
+/// `location/x`.
 pub(crate) fn glued_name(word: &[u8]) -> Option<&'static str> {
     let begins = |name: &str, marks: &[u8]| {
         let mark = word.strip_prefix(name.as_bytes()).and_then(<[u8]>::first);

@@ -726,7 +726,8 @@ impl Loader<'_> {
         Ok(*meant)
     }
 
-    /// Warns of words that begin with a quotation mark of prose, which the language takes for a letter.
+    /// Warns of words that begin with a quotation mark of prose, which the language takes for a
+    /// letter.
     fn warn_of_curly_quotes(&mut self, words: &[Word]) {
         for word in words {
             if !word.quoted && begins_with_curly_quote(&word.bytes) {

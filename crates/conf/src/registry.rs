@@ -22,7 +22,8 @@ pub struct Registry {
 /// this is.
 pub type KnownElsewhere = fn(&str) -> Option<ForeignName>;
 
-/// Says what to write in the place of a directive that nginx has removed; `None` where it never had one of that name.
+/// Says what to write in the place of a directive that nginx has removed; `None` where it never had
+/// one of that name.
 pub type KnownRemoved = fn(&str) -> Option<&'static str>;
 
 /// What there is to say about a name that is known, but not here.

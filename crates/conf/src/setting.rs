@@ -298,7 +298,8 @@ impl<T> Setting<T> {
         self.effect(Effect::NoEffect(reason))
     }
 
-    /// It is accepted and checked, and does nothing before a later version, as its parse function warns.
+    /// It is accepted and checked, and does nothing before a later version, as its parse function
+    /// warns.
     #[must_use]
     pub const fn not_yet(self, reason: &'static str) -> Setting<T> {
         self.effect(Effect::NotYet(reason))
@@ -391,8 +392,8 @@ impl<'a> Setter<'a> {
         }
     }
 
-    /// Warns about a word of what concerns the whole configuration: the warning is shown at the first place alone, and names
-    /// the others.
+    /// Warns about a word of what concerns the whole configuration: the warning is shown at the
+    /// first place alone, and names the others.
     pub fn warn_once(&self, word: &Word, message: impl Into<String>) {
         if let Some(warnings) = self.warnings {
             let warning = Diagnostic::new(Level::Warn, message, Some(word.position));

@@ -191,7 +191,8 @@ pub enum Effect {
     Works,
     /// It is accepted and checked, but has no effect, for this reason.
     NoEffect(&'static str),
-    /// It is accepted and checked, and is to have its effect in a later version. Its parse function warns of that.
+    /// It is accepted and checked, and is to have its effect in a later version. Its parse function
+    /// warns of that.
     NotYet(&'static str),
 }
 

@@ -1,11 +1,12 @@
-//! One protocol's part of a server, as what puts a server together sees it: it knows no protocol by name.
+//! One protocol's part of a server, as what puts a server together sees it: it knows no protocol by
+//! name.
 //!
-//! A configuration passes its parts in this order: every part [declares](ProtocolPart::declare) what
-//! its block may refer to, every part [compiles](ProtocolPart::compile) its block and says which
-//! names [nothing defines](ProtocolPart::unknown_variables), and if nothing has been found wrong each
-//! compiled part is [added](CompiledPart::add_to) to the generation. Log files, folders and zones
-//! need nothing here: a part asks the [`Compiler`] for them, as every module does. Services and what
-//! threads look up go into the [`Generation`].
+//! A configuration passes its parts in this order: every part [declares](ProtocolPart::declare)
+//! what its block may refer to, every part [compiles](ProtocolPart::compile) its block and says
+//! which names [nothing defines](ProtocolPart::unknown_variables), and if nothing has been found
+//! wrong each compiled part is [added](CompiledPart::add_to) to the generation. Log files, folders
+//! and zones need nothing here: a part asks the [`Compiler`] for them, as every module does.
+//! Services and what threads look up go into the [`Generation`].
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! HTTP/3 before there is a door for QUIC: its directives are accepted with a warning, no socket is opened for it, and no
-//! response of ours names it to clients.
+//! HTTP/3 before there is a door for QUIC: its directives are accepted with a warning, no socket is
+//! opened for it, and no response of ours names it to clients.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_v3_module.html>, and RFC 7838 for `Alt-Svc`.
 
@@ -85,8 +85,8 @@ pub fn is_offered(alt_svc: &[u8]) -> bool {
     alternatives(alt_svc).any(is_http3)
 }
 
-/// A value of `Alt-Svc` without the alternatives that are HTTP/3: no browser is to try a port at which no server listens. Empty
-/// where there are no others.
+/// A value of `Alt-Svc` without the alternatives that are HTTP/3: no browser is to try a port at
+/// which no server listens. Empty where there are no others.
 #[must_use]
 pub fn without_http3(alt_svc: Bytes) -> Bytes {
     if !is_offered(&alt_svc) {
@@ -108,7 +108,8 @@ fn alternatives(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether an alternative is HTTP/3, one of its drafts (`h3-29`, `h3-Q050`) or what came before them (`quic`).
+/// Whether an alternative is HTTP/3, one of its drafts (`h3-29`, `h3-Q050`) or what came before
+/// them (`quic`).
 fn is_http3(alternative: &[u8]) -> bool {
     let Some(equals) = memchr::memchr(b'=', alternative) else {
         return false;

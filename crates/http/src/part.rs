@@ -82,7 +82,8 @@ impl ProtocolPart for Modules {
         }))
     }
 
-    // Whatever a handshake does not have by itself is asked of a request: none of its names is unknown.
+    // Whatever a handshake does not have by itself is asked of a request: none of its names is
+    // unknown.
     fn unknown_variables(&self, compiler: &Compiler<'_>) -> Vec<Box<str>> {
         compiler.registry::<TableBuilder>().borrow().unknown()
     }

@@ -1,4 +1,5 @@
-//! Whether servers listen where load is to be sent, before a run that would go on failing until its time is over.
+//! Whether servers listen where load is to be sent, before a run that would go on failing until its
+//! time is over.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

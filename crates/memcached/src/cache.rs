@@ -1,4 +1,5 @@
-//! What all threads of the server share: the store, the settings, what has been counted, and time as memcached counts it.
+//! What all threads of the server share: the store, the settings, what has been counted, and time
+//! as memcached counts it.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,8 +173,8 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// When what a client says expires, does: 0 is never, below it at once, up to 30 days so much later, else a time of the wall
-    /// clock.
+    /// When what a client says expires, does: 0 is never, below it at once, up to 30 days so much
+    /// later, else a time of the wall clock.
     pub(crate) fn expiry(self, said: i32) -> Option<Seconds> {
         match said {
             0 => None,

@@ -310,7 +310,8 @@ impl Conversation {
         }
     }
 
-    /// Takes the data block that a line has announced, or what has come of it. How many bytes that took is returned.
+    /// Takes the data block that a line has announced, or what has come of it. How many bytes that
+    /// took is returned.
     fn value(
         &mut self,
         announced: Announced<'_>,

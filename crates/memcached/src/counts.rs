@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($variant:ident => $name:literal),* $(,)?) => {
-        /// What is counted.
+        /// A number that each thread counts for itself.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Counter {
             $($variant,)*

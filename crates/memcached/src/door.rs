@@ -26,7 +26,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 pub struct Part {
     /// The cache.
     pub cache: Arc<Cache>,
-    /// Its listeners.
+    /// The sockets whose clients the cache answers.
     pub listeners: Vec<ListenerId>,
 }
 

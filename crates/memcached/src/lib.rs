@@ -1,11 +1,11 @@
 //! A server of memcached's protocols over the store.
 //!
-//! The pages to read in order: [`cache`] is what all threads share, `conversation.rs` what goes on on one connection without
-//! any I/O, `text.rs` and `meta.rs` what commands do, `stats.rs` what the server tells of itself, [`door`] the connections of a
-//! thread.
+//! The pages to read in order: [`cache`] is what all threads share, `conversation.rs` what goes on
+//! on one connection without any I/O, `text.rs` and `meta.rs` what commands do, `stats.rs` what the
+//! server tells of itself, [`door`] the connections of a thread.
 //!
-//! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: the binary protocol, UDP, TLS,
-//! authentication, `watch`, a restart that keeps the cache.
+//! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: the
+//! binary protocol, UDP, TLS, authentication, `watch`, a restart that keeps the cache.
 
 pub mod cache;
 mod conversation;

@@ -11,7 +11,8 @@ const CHUNK_MIN: usize = 96;
 /// Largest chunk of a class that is not the last.
 const CHUNK_MAX: usize = 512 * 1024;
 
-/// What an item with these lengths and flags takes in memcached. That is what `-I` is compared with.
+/// What an item with these lengths and flags takes in memcached. That is what `-I` is compared
+/// with.
 pub(crate) fn item_size(key: usize, flags: u32, value: usize) -> usize {
     const LINE_BREAK: usize = 2;
     const ZERO: usize = 1;

@@ -1,6 +1,7 @@
 //! What the server tells of itself: `stats` and its kin.
 //!
-//! Names and order are those of memcached 1.6, without what is about slabs, their LRU, its threads for them and its buffers.
+//! Names and order are those of memcached 1.6, without what is about slabs, their LRU, its threads
+//! for them and its buffers.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;

@@ -44,8 +44,9 @@ pub trait Application: Sync {
         options: &Options,
     ) -> Result<Needs, Vec<Diagnostic>>;
 
-    /// The group of a listening socket that another program has handed on, and the file that it made when it was bound: as
-    /// [`NeedKind::Listener`] has them. None where no configuration could need such a socket.
+    /// The group of a listening socket that another program has handed on, and the file that it
+    /// made when it was bound: as [`NeedKind::Listener`] has them. None where no configuration
+    /// could need such a socket.
     fn inherited(&self, _socket: &OwnedFd) -> Option<(String, Option<PathBuf>)> {
         None
     }
@@ -204,7 +205,8 @@ pub fn listener_key(group: &str, number: usize) -> String {
 /// Why a descriptor could not be opened, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Another process has the address, if it is one of a network: worth another try, and no error in a test.
+    /// Another process has the address, if it is one of a network: worth another try, and no error
+    /// in a test.
     AddressInUse(String, Option<SocketAddr>),
     /// A port that is not for this user.
     PortNotPermitted(String),

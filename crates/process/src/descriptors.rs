@@ -103,8 +103,8 @@ impl Descriptors {
         Ok(opened)
     }
 
-    /// Sockets that another program has handed on, as a configuration would need them by what `application` says; others
-    /// are closed.
+    /// Sockets that another program has handed on, as a configuration would need them by what
+    /// `application` says; others are closed.
     pub(crate) fn inherited(sockets: Vec<OwnedFd>, application: &dyn Application) -> Descriptors {
         let mut held: Vec<Held> = Vec::new();
         for socket in sockets {
@@ -125,7 +125,8 @@ impl Descriptors {
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
     }
 
-    /// Closes the listeners, and leaves the files of Unix sockets to another program that listens by them.
+    /// Closes the listeners, and leaves the files of Unix sockets to another program that listens
+    /// by them.
     pub(crate) fn leave_listeners(&mut self) {
         self.0
             .retain(|held| !matches!(held.kind, NeedKind::Listener { .. }));

@@ -147,7 +147,8 @@ pub(crate) fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     })
 }
 
-/// How many files the worker process may have open at most; `None` without a limit. A start raises the limit as far as it may.
+/// How many files the worker process may have open at most; `None` without a limit. A start raises
+/// the limit as far as it may.
 #[must_use]
 pub fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).maximum

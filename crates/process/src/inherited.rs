@@ -1,5 +1,6 @@
-//! Listening sockets that one program hands on to the next, so that no connection is refused while they change places: by
-//! their numbers in the environment variable `NGINX`, as nginx does it in both directions.
+//! Listening sockets that one program hands on to the next, so that no connection is refused while
+//! they change places: by their numbers in the environment variable `NGINX`, as nginx does it in
+//! both directions.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,7 +12,8 @@ use crate::log::{Level, Log};
 /// The variable: numbers, each with a semicolon behind it.
 pub(crate) const VARIABLE: &str = "NGINX";
 
-/// The sockets that a program before this one has handed on; none where there was none. To be called once.
+/// The sockets that a program before this one has handed on; none where there was none. To be
+/// called once.
 pub(crate) fn take(log: &Log) -> Vec<OwnedFd> {
     let value = std::env::var(VARIABLE).unwrap_or_default();
     let mut numbers = Vec::new();
@@ -46,8 +48,8 @@ fn own(number: i32) -> Option<OwnedFd> {
     // SAFETY: what is borrowed is only asked what it is; where nothing is open, the kernel says so.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     sockopt::socket_type(borrowed).ok()?;
-    // SAFETY: the program that started this one has left the descriptor open for it, and nothing here has opened a socket
-    // before `take`, so nothing else owns the number.
+    // SAFETY: the program that started this one has left the descriptor open for it, and nothing
+    // here has opened a socket before `take`, so nothing else owns the number.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

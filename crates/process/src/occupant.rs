@@ -1,7 +1,7 @@
 //! Who listens at an address that could not be had, as far as `/proc` tells this user.
 //!
-//! proc_net_tcp(5) has the socket by its inode, and the descriptors of each process name the inodes that it has open. Used for
-//! messages only, after an error.
+//! proc_net_tcp(5) has the socket by its inode, and the descriptors of each process name the inodes
+//! that it has open. Used for messages only, after an error.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -17,7 +17,8 @@ pub(crate) fn hint(address: SocketAddr) -> String {
     }
 }
 
-/// The first process that listens there, with its name. Of a server with workers that is the oldest.
+/// The first process that listens there, with its name. Of a server with workers that is the
+/// oldest.
 fn find(address: SocketAddr) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

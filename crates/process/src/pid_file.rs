@@ -24,7 +24,8 @@ const SIZE_MAX: u64 = 22;
 /// clocks are set.
 const AGE_TOLERANCE: Duration = Duration::from_secs(2);
 
-/// What follows the name of the pid file of a server that a new program is about to follow, as nginx has it.
+/// What follows the name of the pid file of a server that a new program is about to follow, as
+/// nginx has it.
 const OLD_SUFFIX: &str = ".oldbin";
 
 /// A written pid file; removed by [`PidFile::remove`] only.
@@ -82,8 +83,8 @@ pub(crate) fn read(path: &Path) -> Result<Pid, ReadError> {
         .ok_or_else(|| ReadError::Invalid(path.to_owned(), number.to_owned()))
 }
 
-/// Checks that no other process lives behind a pid file that this process is about to write, but a server that has nearly
-/// ended, which is returned; the error is the line for the log.
+/// Checks that no other process lives behind a pid file that this process is about to write, but a
+/// server that has nearly ended, which is returned; the error is the line for the log.
 pub(crate) fn check(path: &Path) -> Result<Option<Predecessor>, String> {
     let Ok(pid) = read(path) else {
         return Ok(None);
@@ -136,8 +137,8 @@ impl PidFile {
         &self.path
     }
 
-    /// Puts it aside for a program that is about to write its own there, or back in its place; the error is the line for
-    /// the log.
+    /// Puts it aside for a program that is about to write its own there, or back in its place; the
+    /// error is the line for the log.
     pub(crate) fn set_aside(&mut self, is_aside: bool) -> Result<(), String> {
         let from = self.file();
         let before = std::mem::replace(&mut self.is_aside, is_aside);

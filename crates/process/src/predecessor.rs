@@ -1,8 +1,8 @@
-//! A server that has nearly ended: the pid file still names it, it serves its last requests and listens nowhere any more. A
-//! start need not wait for it, which could take as long as a download.
+//! A server that has nearly ended: the pid file still names it, it serves its last requests and
+//! listens nowhere any more. A start need not wait for it, which could take as long as a download.
 //!
-//! When such a server ends, it removes the pid file, also where that names another process by then (nginx does, and so did
-//! older versions of this program), so the end is watched for.
+//! When such a server ends, it removes the pid file, also where that names another process by then
+//! (nginx does, and so did older versions of this program), so the end is watched for.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,7 +23,8 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// The process of a number, if it is a server that has nearly ended. One of which that cannot be told is none.
+    /// The process of a number, if it is a server that has nearly ended. One of which that cannot
+    /// be told is none.
     pub(crate) fn find(pid: Pid) -> Option<Predecessor> {
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -57,7 +58,8 @@ fn listens(pid: Pid) -> io::Result<bool> {
         let number = number.and_then(|link| link.strip_suffix(']'));
         sockets.extend(number.map(str::to_owned));
     }
-    /// A table of sockets: where a line says what a socket does, how it says that it listens, and where its number stands.
+    /// A table of sockets: where a line says what a socket does, how it says that it listens, and
+    /// where its number stands.
     struct Table(&'static str, usize, fn(&str) -> bool, usize);
     let tcp = |state: &str| state == "0A";
     let unix =

@@ -1,5 +1,5 @@
-//! A server of one process, without master, bundle or reload: going to the background, another user, a pid file, and the
-//! signals that end it.
+//! A server of one process, without master, bundle or reload: going to the background, another
+//! user, a pid file, and the signals that end it.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +24,8 @@ pub fn become_user(identity: &Identity) -> Result<(), String> {
     identity.assume()
 }
 
-/// Allows so many open files, or as many as the system lets it have. The error is the call that failed.
+/// Allows so many open files, or as many as the system lets it have. The error is the call that
+/// failed.
 pub fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     identity::raise_open_files(wanted)
 }
@@ -43,12 +44,14 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // Who may write it may not be who may remove it; a next start knows that its process is gone.
+        // Who may write it may not be who may remove it; a next start knows that its process is
+        // gone.
         let _ = self.0.remove();
     }
 }
 
-/// SIGINT, SIGTERM and SIGUSR1, which do nothing by themselves while this lives, and SIGHUP, which does nothing at all.
+/// SIGINT, SIGTERM and SIGUSR1, which do nothing by themselves while this lives, and SIGHUP, which
+/// does nothing at all.
 #[derive(Debug)]
 pub struct Endings(Signals);
 

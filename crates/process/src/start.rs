@@ -108,8 +108,8 @@ impl Findings {
 
 /// `-t` and `-T`.
 fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<(), Refused> {
-    // Notices are for the person who tests: what is accepted without effect is one of them. With `-q` there is none to read
-    // them.
+    // Notices are for the person who tests: what is accepted without effect is one of them. With
+    // `-q` there is none to read them.
     let console = if options.quiet {
         Level::Warn
     } else {
@@ -265,7 +265,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         let signals = Signals::block(signals::MASTER);
         signals.map_err(|error| refuse(log, crate::log::failure("signalfd() failed", &error)))
     };
-    // Whoever has handed sockets on runs in the background already, and waits for this very process.
+    // Whoever has handed sockets on runs in the background already, and waits for this very
+    // process.
     let goes_to_background = settings.daemon && handed_on_by.is_none();
     let blocked = if goes_to_background {
         None
@@ -310,7 +311,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     master.run().map_err(|()| Refused)
 }
 
-/// The server that has the pid file of this one and has nearly ended; any other is a reason not to start.
+/// The server that has the pid file of this one and has nearly ended; any other is a reason not to
+/// start.
 fn refuse_second_master(pid: &Path, log: &Log) -> Result<Option<Predecessor>, Refused> {
     let predecessor = pid_file::check(pid).map_err(|text| {
         log.write(Level::Emerg, text);

@@ -1,7 +1,8 @@
-//! What others see of a process: its name, which `pidof` and `start-stop-daemon --name` go by, and its title in ps(1).
+//! What others see of a process: its name, which `pidof` and `start-stop-daemon --name` go by, and
+//! its title in ps(1).
 //!
-//! Both are those of nginx where this program was called by the name `nginx`, so that what a system has for nginx (init
-//! scripts, the rotation of logs) reaches it in nginx's place.
+//! Both are those of nginx where this program was called by the name `nginx`, so that what a system
+//! has for nginx (init scripts, the rotation of logs) reaches it in nginx's place.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsString, c_char};
@@ -41,7 +42,8 @@ pub(crate) fn title(program: &str, what: &str) -> OsString {
     format!("{program}: {what}").into()
 }
 
-/// Names this process as the program is named: the file that it runs may be called otherwise (`exe`).
+/// Names this process as the program is named: the file that it runs may be called otherwise
+/// (`exe`).
 pub(crate) fn set_name() {
     let name: &CStr = if program_name() == NGINX {
         c"nginx"
@@ -51,8 +53,9 @@ pub(crate) fn set_name() {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Has ps(1) show this process as the master, with its command line behind that. Without effect where the process has
-/// several threads, as that of a subcommand may have, or where the system does not say where arguments lie.
+/// Has ps(1) show this process as the master, with its command line behind that. Without effect
+/// where the process has several threads, as that of a subcommand may have, or where the system
+/// does not say where arguments lie.
 pub(crate) fn set_master_title(command_line: &[OsString]) {
     let words: Vec<&[u8]> = command_line.iter().map(|word| word.as_bytes()).collect();
     let mut line = words.join(&b' ');
@@ -66,7 +69,8 @@ pub(crate) fn set_master_title(command_line: &[OsString]) {
     }
 }
 
-/// Where the kernel has put arguments and environment, one behind the other, and reads a title from.
+/// Where the kernel has put arguments and environment, one behind the other, and reads a title
+/// from.
 struct Area {
     start: usize,
     length: usize,
@@ -97,9 +101,9 @@ impl Area {
     fn write(&self, text: &[u8]) {
         let text = text.get(..self.length - 1).unwrap_or(text);
         let place: *mut u8 = std::ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: the kernel has mapped these bytes, writable, for the life of the process. The process has one thread, the
-        // environment has left (`move_environment`), and arguments are read no more, or else as texts that end by the zero
-        // at the end.
+        // SAFETY: the kernel has mapped these bytes, writable, for the life of the process. The
+        // process has one thread, the environment has left (`move_environment`), and arguments are
+        // read no more, or else as texts that end by the zero at the end.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), place, text.len());
             std::ptr::write_bytes(place.add(text.len()), 0, self.length - text.len());
@@ -107,11 +111,11 @@ impl Area {
     }
 }
 
-/// Copies the environment's texts elsewhere for good, so that their room is free; whether that went well. The process must
-/// have one thread.
+/// Copies the environment's texts elsewhere for good, so that their room is free; whether that went
+/// well. The process must have one thread.
 fn move_environment() -> bool {
-    // SAFETY: `environ` leads to pointers up to one that is null, each to a text that ends by a zero. No other thread reads
-    // or changes them meanwhile, and the copies are never given back.
+    // SAFETY: `environ` leads to pointers up to one that is null, each to a text that ends by a
+    // zero. No other thread reads or changes them meanwhile, and the copies are never given back.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {

@@ -24,8 +24,8 @@ use crate::log::{Level, Log};
 use crate::signals::{self, Signals};
 use crate::title;
 
-/// Whether this process was started as a worker by a master: its title is all that it was called with, and the control
-/// channel is its standard input.
+/// Whether this process was started as a worker by a master: its title is all that it was called
+/// with, and the control channel is its standard input.
 pub fn is_worker() -> bool {
     std::env::args_os().eq([title::title(title::program_name(), title::WORKER)])
 }

@@ -59,8 +59,8 @@ pub fn doors() -> Vec<Rc<dyn Door>> {
     PARTS.iter().map(|part| part.door()).collect()
 }
 
-/// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or in
-/// a simulated network.
+/// The worker of a thread that is no one of [`framework::workers::Workers`]: for one question, or
+/// in a simulated network.
 pub fn worker(
     generation: Arc<Generation>,
     connections_max: usize,

@@ -1,8 +1,9 @@
 //! What nginx and NGINX Plus have by name: every directive and every variable, with its module.
 //!
-//! The names are facts, in files beside this one, as are those of modules that others have written. The parser asks here about a name that the
-//! table does not know, `tidegate docs` and docs/compatibility.md list what is here and what is
-//! not. What a name means, or how its arguments look, is not known here.
+//! The names are facts, in files beside this one, as are those of modules that others have written.
+//! The parser asks here about a name that the table does not know, `tidegate docs` and
+//! docs/compatibility.md list what is here and what is not. What a name means, or how its arguments
+//! look, is not known here.
 
 use std::sync::OnceLock;
 

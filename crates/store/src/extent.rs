@@ -1,8 +1,10 @@
-//! Large objects, each in memory of its own: key and value in one piece, which is lent by reference to the connection that sends it.
+//! Large objects, each in memory of its own: key and value in one piece, which is lent by reference
+//! to the connection that sends it.
 
 use bytes::Bytes;
 
-/// What an extent occupies beside its bytes: its place in the table, and what the allocator and [`Bytes`] need.
+/// What an extent occupies beside its bytes: its place in the table, and what the allocator and
+/// [`Bytes`] need.
 const OVERHEAD: usize = 96;
 
 /// A value for an extent while it is being received: it is stored without being copied.

@@ -1,6 +1,8 @@
-//! Fingerprints of keys that were evicted from the small queue lately: who comes back goes into the main one.
+//! Fingerprints of keys that were evicted from the small queue lately: who comes back goes into the
+//! main one.
 //!
-//! Each bucket is a short queue by itself, so all of them together are about one: two bytes a key, no links.
+//! Each bucket is a short queue by itself, so all of them together are about one: two bytes a key,
+//! no links.
 
 /// Fingerprints of a bucket, the newest first.
 const WIDTH: usize = 8;
@@ -35,7 +37,8 @@ impl Ghost {
         if wanted > self.buckets.len() {
             let more = match self.buckets.len() {
                 0 => vec![[NONE; WIDTH]],
-                // A key's bucket is now one of two: its fingerprint stands in both until others push it out.
+                // A key's bucket is now one of two: its fingerprint stands in both until others
+                // push it out.
                 _ => self.buckets.clone(),
             };
             self.buckets.reserve_exact(more.len());

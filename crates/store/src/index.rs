@@ -1,9 +1,11 @@
-//! From a key's hash to the place of its record: a hash table that grows and shrinks by one bucket at a time.
+//! From a key's hash to the place of its record: a hash table that grows and shrinks by one bucket
+//! at a time.
 //!
-//! Linear hashing: there are `buckets` of them, the next to be split is the one that the latest would have shared a number
-//! with, so no operation ever moves the whole table. A bucket is a line of the processor's cache: seven slots and the number
-//! of a bucket that what does not fit goes on in. A slot holds the place, a part of the hash, so that other keys' records are
-//! hardly ever looked at, and how often the object has been used.
+//! Linear hashing: there are `buckets` of them, the next to be split is the one that the latest
+//! would have shared a number with, so no operation ever moves the whole table. A bucket is a line
+//! of the processor's cache: seven slots and the number of a bucket that what does not fit goes on
+//! in. A slot holds the place, a part of the hash, so that other keys' records are hardly ever
+//! looked at, and how often the object has been used.
 //!
 //! Keys are compared by the caller, who knows where they lie.
 
@@ -22,8 +24,9 @@ const LOAD_MIN: usize = 4;
 /// How often an object has been used is counted up to this.
 pub(crate) const USES_MAX: u8 = 3;
 
-/// Where a record is: segment, offset in units, and the generation that the segment had when the record was written, so that
-/// the place of what has gone is never mistaken for what lies there now.
+/// Where a record is: segment, offset in units, and the generation that the segment had when the
+/// record was written, so that the place of what has gone is never mistaken for what lies there
+/// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) segment: u32,
@@ -96,7 +99,8 @@ impl Chunks {
         while self.0.len() < wanted {
             self.0.push(Box::new([EMPTY; CHUNK]));
         }
-        // One more may stay, or a table that hovers about a chunk's end would allocate all the time.
+        // One more may stay, or a table that hovers about a chunk's end would allocate all the
+        // time.
         self.0.truncate(wanted + 1);
     }
 
@@ -358,7 +362,8 @@ impl Index {
         }
     }
 
-    /// Puts the overflow buckets that are needed together, so that the others give their memory back.
+    /// Puts the overflow buckets that are needed together, so that the others give their memory
+    /// back.
     fn pack_overflow(&mut self) {
         let old = self.forget_overflow();
         for number in 0..self.buckets {

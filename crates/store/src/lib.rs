@@ -1,13 +1,16 @@
-//! Objects in memory within a bound, for whatever is asked for by a key: the memory tier of the store.
+//! Objects in memory within a bound, for whatever is asked for by a key: the memory tier of the
+//! store.
 //!
-//! A [`Store`] is a number of shards, each behind a lock of its own (`shard.rs`). A shard has an index from a key's hash
-//! to a place (`index.rs`), segments in which small objects lie one behind the other (`segment.rs`), extents for large
-//! ones (`extent.rs`), and two queues of segments that S3-FIFO evicts from (`queue.rs`, `ghost.rs`). What a record looks
-//! like is `record.rs`' business, `lifetime.rs` says which objects lie together because they expire together.
+//! A [`Store`] is a number of shards, each behind a lock of its own (`shard.rs`). A shard has an
+//! index from a key's hash to a place (`index.rs`), segments in which small objects lie one behind
+//! the other (`segment.rs`), extents for large ones (`extent.rs`), and two queues of segments that
+//! S3-FIFO evicts from (`queue.rs`, `ghost.rs`). What a record looks like is `record.rs`' business,
+//! `lifetime.rs` says which objects lie together because they expire together.
 //!
-//! Times are seconds that the caller counts: the store reads no clock. It knows no protocol, no configuration, does no I/O
-//! and starts no thread. A caller's closure runs under the lock of one shard: it copies at most a small value or takes a
-//! share of an extent, makes no system call and asks the store nothing.
+//! Times are seconds that the caller counts: the store reads no clock. It knows no protocol, no
+//! configuration, does no I/O and starts no thread. A caller's closure runs under the lock of one
+//! shard: it copies at most a small value or takes a share of an extent, makes no system call and
+//! asks the store nothing.
 
 mod extent;
 mod ghost;
@@ -106,9 +109,11 @@ impl Store {
         self.shard(sought).peek(sought, read)
     }
 
-    /// Looks at the object, if there is one, and does what `decide` says: no one else sees or changes it in between.
+    /// Looks at the object, if there is one, and does what `decide` says: no one else sees or
+    /// changes it in between.
     ///
-    /// Every kind of conditional change is this one. Keys longer than [`KEY_LENGTH_MAX`] are [`Outcome::TooLarge`].
+    /// Every kind of conditional change is this one. Keys longer than [`KEY_LENGTH_MAX`] are
+    /// [`Outcome::TooLarge`].
     pub fn update<'a>(
         &self,
         key: &[u8],
@@ -128,8 +133,8 @@ impl Store {
         self.update(key, now, removed) == Outcome::Removed
     }
 
-    /// Forgets at `at` all that was stored before; at once where that has come. A later call takes the place of one whose
-    /// time has not come.
+    /// Forgets at `at` all that was stored before; at once where that has come. A later call takes
+    /// the place of one whose time has not come.
     pub fn flush(&self, at: Seconds, now: Seconds) {
         for shard in &self.shards {
             lock(shard).flush(at, now);
@@ -138,7 +143,8 @@ impl Store {
 
     /// Looks at the objects of a few buckets. Where to go on is returned, nothing at the end.
     ///
-    /// What stays where it is for the whole walk is seen at least once; what is stored meanwhile may be seen or not.
+    /// What stays where it is for the whole walk is seen at least once; what is stored meanwhile
+    /// may be seen or not.
     pub fn visit(&self, from: Cursor, now: Seconds, seen: impl FnMut(Item<'_>)) -> Option<Cursor> {
         let Cursor { shard, bucket } = from;
         match lock(self.shards.get(shard)?).visit(bucket, now, seen) {

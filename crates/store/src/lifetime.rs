@@ -1,14 +1,17 @@
-//! Which objects lie together because they expire at about the same time, so that their segment is freed as a whole.
+//! Which objects lie together because they expire at about the same time, so that their segment is
+//! freed as a whole.
 
 use crate::Seconds;
 
-/// How many classes there are: each of them may have a segment that is being filled, in either queue.
+/// How many classes there are: each of them may have a segment that is being filled, in either
+/// queue.
 pub(crate) const CLASSES: usize = 15;
 
 /// The class of what never expires.
 pub(crate) const NEVER: usize = CLASSES - 1;
 
-/// The class of an object by how long it is still to be kept: below a minute, then four times as long each.
+/// The class of an object by how long it is still to be kept: below a minute, then four times as
+/// long each.
 pub(crate) fn class(expires: Option<Seconds>, now: Seconds) -> usize {
     const BELOW_A_MINUTE: u32 = 2;
     match expires {

@@ -1,5 +1,5 @@
-//! One of S3-FIFO's queues: segments in the order in which they were begun, and for each class of lifetimes the one that
-//! is being filled.
+//! One of S3-FIFO's queues: segments in the order in which they were begun, and for each class of
+//! lifetimes the one that is being filled.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! A record: what a segment holds of one object, its head, then key and value or the number of an extent.
+//! A record: what a segment holds of one object, its head, then key and value or the number of an
+//! extent.
 //!
-//! The head has 22 bytes, 26 where the object has flags: CAS 8, expiry 4, last use 4, length of the key 2, length of the
-//! value 3, marks 1. Records begin at multiples of [`UNIT`].
+//! The head has 22 bytes, 26 where the object has flags: CAS 8, expiry 4, last use 4, length of the
+//! key 2, length of the value 3, marks 1. Records begin at multiples of [`UNIT`].
 
 use crate::Seconds;
 

@@ -1,4 +1,5 @@
-//! Segments: stretches of memory that records are written into one behind the other, and that are freed as a whole.
+//! Segments: stretches of memory that records are written into one behind the other, and that are
+//! freed as a whole.
 
 use crate::Seconds;
 use crate::index::{Place, SEGMENTS_MAX, UNITS_MAX};

@@ -1,7 +1,7 @@
 //! One shard: what happens to its objects under its lock.
 //!
-//! Room is made before anything is written (`room.rs`), so that what is occupied stays within the limit but for the
-//! segments that records move to meanwhile.
+//! Room is made before anything is written (`room.rs`), so that what is occupied stays within the
+//! limit but for the segments that records move to meanwhile.
 
 mod room;
 
@@ -65,7 +65,8 @@ impl<'a> Value<'a> {
         self.bytes.is_empty()
     }
 
-    /// A share of the extent that the bytes lie in, which lives as long as it is held. Nothing where they are to be copied.
+    /// A share of the extent that the bytes lie in, which lives as long as it is held. Nothing
+    /// where they are to be copied.
     #[must_use]
     pub fn lent(self) -> Option<Bytes> {
         self.extent.map(|extent| extent.slice_ref(self.bytes))
@@ -224,9 +225,11 @@ pub(crate) struct Shard {
     small: Queue,
     main: Queue,
     ghost: Ghost,
-    /// Segments in the order in which all of them will have expired; those where something never does are missing.
+    /// Segments in the order in which all of them will have expired; those where something never
+    /// does are missing.
     by_expiry: BTreeSet<(Seconds, u32)>,
-    /// The CAS of the object that is stored next, and how far they are apart, so that no two shards give the same.
+    /// The CAS of the object that is stored next, and how far they are apart, so that no two shards
+    /// give the same.
     cas: u64,
     cas_step: u64,
     /// When all is to be forgotten.

@@ -360,7 +360,8 @@ impl Trace {
 
 #[test]
 fn what_is_hot_survives_scans() {
-    // Room for about 16,000 objects: 10,000 hot ones, between scans of ten times as many that are asked for once.
+    // Room for about 16,000 objects: 10,000 hot ones, between scans of ten times as many that are
+    // asked for once.
     let store = store(4 * MIB);
     let mut numbers = Numbers(11);
     let mut scanned = 1 << 32;

@@ -2,11 +2,17 @@
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_return_module.html>
 
+use std::time::Duration;
+
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
+use engine::select::{Either, either};
 use framework::compile::Compiler;
 use variables::{Compiling as _, Text};
 
 use crate::session::{Session, Status};
+
+/// A client that takes nothing of the text for so long is closed: nginx's time.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 static RETURN: Setting<Template> = Setting::new("return", &["value"], parse::template)
     .contexts(Contexts::STREAM_SERVER)
@@ -44,10 +50,24 @@ pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Statu
     let transport = &session.connection.transport;
     transport.push(bytes::Bytes::from(bytes));
     transport.start_send();
-    let drained = transport.drained(0).await;
+    let mut backlog = transport.backlog();
+    let is_taken = loop {
+        match either(transport.drained(0), engine::sleep(SEND_TIMEOUT)).await {
+            Either::First(drained) => break drained.is_ok(),
+            Either::Second(()) if transport.backlog() < backlog => backlog = transport.backlog(),
+            Either::Second(()) => {
+                logs::error!(
+                    session,
+                    Info,
+                    "connection timed out (110: Connection timed out)"
+                );
+                break false;
+            }
+        }
+    };
     let unsent = transport.backlog() as u64;
     session.sent.set(length.saturating_sub(unsent));
-    if drained.is_ok() {
+    if is_taken {
         transport.announce_end();
     }
     Status::Ok

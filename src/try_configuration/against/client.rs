@@ -1,7 +1,9 @@
-//! A client of HTTP/1.1, in the clear or over TLS, that waits for each answer, over connections that stay open.
+//! A client of HTTP/1.1, in the clear or over TLS, that waits for each answer, over connections
+//! that stay open.
 //!
-//! Certificates are not checked: both servers are the operator's, and may be asked by an address that no certificate has.
-//! Deliberately not here: proxies, redirects, bodies of requests, requests in parallel.
+//! Certificates are not checked: both servers are the operator's, and may be asked by an address
+//! that no certificate has. Deliberately not here: proxies, redirects, bodies of requests, requests
+//! in parallel.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};

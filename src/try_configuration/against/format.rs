@@ -1,7 +1,8 @@
-//! Formats of access logs as `log_format` writes them, read backwards: which request a line is about.
+//! Formats of access logs as `log_format` writes them, read backwards: which request a line is
+//! about.
 //!
-//! A value ends where the text behind its variable begins for the first time, so what two variables without a text between
-//! them have written cannot be told apart, and such a format is not read.
+//! A value ends where the text behind its variable begins for the first time, so what two variables
+//! without a text between them have written cannot be told apart, and such a format is not read.
 
 use super::client::Request;
 use super::log;

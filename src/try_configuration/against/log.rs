@@ -1,5 +1,5 @@
-//! Access logs in nginx's format `combined`, in `common`, which ends before the referer, or in another that the
-//! configuration has.
+//! Access logs in nginx's format `combined`, in `common`, which ends before the referer, or in
+//! another that the configuration has.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,8 +1,9 @@
 //! Sockets of datagrams: UDP, and Unix sockets of type `SOCK_DGRAM`.
 //!
-//! Datagrams come and go in batches: one call of the engine receives all that are there, and sends all that were pushed. Each
-//! is whole or not at all, may get lost, and may overtake others. Nothing waits for a peer: what the network does not take
-//! waits here, within [`BACKLOG_MAX`], and what does not go is dropped.
+//! Datagrams come and go in batches: one call of the engine receives all that are there, and sends
+//! all that were pushed. Each is whole or not at all, may get lost, and may overtake others.
+//! Nothing waits for a peer: what the network does not take waits here, within [`BACKLOG_MAX`], and
+//! what does not go is dropped.
 //!
 //! Not here yet: segmentation offload and the congestion marks of IP, which QUIC wants.
 
@@ -22,8 +23,8 @@ use crate::buffer::Buffer;
 use crate::engine::{Op, OpKind, Outcome, Socket, Token};
 use crate::worker::{Worker, enter, try_enter};
 
-/// Bytes of datagrams that wait for room to be sent, what is kept beside their content included. Beyond that they are
-/// dropped, as a full queue anywhere on their way would do.
+/// Bytes of datagrams that wait for room to be sent, what is kept beside their content included.
+/// Beyond that they are dropped, as a full queue anywhere on their way would do.
 const BACKLOG_MAX: usize = 1 << 20;
 
 /// A socket that exchanges datagrams. Dropping it closes it and forgets what was not yet sent.
@@ -115,14 +116,14 @@ impl DatagramSocket {
         })
     }
 
-    /// Appends a datagram to those that are to be sent; no system call. False where so many wait already that it was
-    /// dropped.
+    /// Appends a datagram to those that are to be sent; no system call. False where so many wait
+    /// already that it was dropped.
     pub fn push(&self, datagram: Datagram<Bytes>) -> bool {
         enter(|worker| worker.push_datagram(self.key, datagram))
     }
 
-    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits: what finds no room goes on
-    /// by itself. How many datagrams that are is returned.
+    /// Gives everything that was pushed to the kernel in as few calls as possible. Never waits:
+    /// what finds no room goes on by itself. How many datagrams that are is returned.
     pub fn start_send(&self) -> usize {
         enter(|worker| {
             worker.start_send_datagrams(self.key);
@@ -352,8 +353,8 @@ impl Worker {
         let forgotten = state.pending.drain(..);
         let spent = forgotten.map(|datagram| Segment::Bytes(datagram.bytes));
         self.after.spent.extend(spent);
-        // A completion is still to come where the engine cannot take the operation back at once. One of the first two is
-        // not in flight, and taking it back does nothing.
+        // A completion is still to come where the engine cannot take the operation back at once.
+        // One of the first two is not in flight, and taking it back does nothing.
         if state.receiving {
             let kinds = [OpKind::RecvMsg, OpKind::Readable];
             let taken_back = kinds.map(|kind| self.engine.cancel(token(key, kind)).is_some());

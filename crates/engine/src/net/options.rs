@@ -46,9 +46,9 @@ pub enum ConnectStep {
 /// Why there is no connection.
 #[derive(Debug)]
 pub struct ConnectError {
-    /// What failed.
+    /// The call that failed.
     pub step: ConnectStep,
-    /// How.
+    /// The system's answer.
     pub error: io::Error,
 }
 

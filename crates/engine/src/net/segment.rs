@@ -12,8 +12,8 @@ use crate::kernel_tls::SealingKeys;
 pub enum Segment {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// A range of a file, sent without copying it through this process. If the file turns out shorter, the stream fails
-    /// with `UnexpectedEof`.
+    /// A range of a file, sent without copying it through this process. If the file turns out
+    /// shorter, the stream fails with `UnexpectedEof`.
     File {
         /// The file.
         file: File,
@@ -22,7 +22,8 @@ pub enum Segment {
         /// How long it is.
         length: u64,
     },
-    /// Keys: the kernel seals everything behind them (TLS). The stream fails where it does not take them.
+    /// Keys: the kernel seals everything behind them (TLS). The stream fails where it does not take
+    /// them.
     Keys(Arc<SealingKeys>),
     /// A record of TLS with a type of its own, which the kernel seals.
     Record {

@@ -120,8 +120,8 @@ impl Host for Listeners {
 
     fn announce(&self, text: &str) {
         if self.announces {
-            // In one write, as other processes write there too. Nobody is left to tell where standard
-            // error is closed.
+            // In one write, as other processes write there too. Nobody is left to tell where
+            // standard error is closed.
             let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
         }
     }

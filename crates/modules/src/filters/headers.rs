@@ -354,7 +354,8 @@ fn is_alt_svc(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"Alt-Svc")
 }
 
-/// A value of `Alt-Svc` that a configuration writes, without HTTP/3 as far as no request has to be asked for it.
+/// A value of `Alt-Svc` that a configuration writes, without HTTP/3 as far as no request has to be
+/// asked for it.
 fn alt_svc(setter: &Setter<'_>, word: &Word) -> Result<Template, Fault> {
     let value = Template::parse(word)?;
     if !http3::is_offered(&word.bytes) {

@@ -480,8 +480,9 @@ fn redirects_of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Vec<Redi
     Ok(all)
 }
 
-/// The `default` of a scope in which no line of `proxy_redirect` holds. As in nginx it is made where the outermost `proxy_pass` without
-/// variables stands, and inherited from there like lines that are written.
+/// The `default` of a scope in which no line of `proxy_redirect` holds. As in nginx it is made
+/// where the outermost `proxy_pass` without variables stands, and inherited from there like lines
+/// that are written.
 fn default_redirect(scope: ScopeRef<'_>) -> Option<RedirectLine> {
     let around = std::iter::successors(Some(scope), |scope| scope.parent());
     let defaults = around.filter_map(|scope| {
@@ -505,7 +506,7 @@ fn redirects(setter: &Setter<'_>) -> Result<Vec<RedirectLine>, Fault> {
     for line in setter.lines() {
         let redirect = redirect(setter, line)?;
         let is_off = |line: &RedirectLine| matches!(line, RedirectLine::Off);
-        // It stands alone.
+        // As in nginx `off` stands alone in a scope.
         if all.iter().any(is_off) || (is_off(&redirect) && !all.is_empty()) {
             return Err(Fault::at(
                 &line.name,

@@ -1,9 +1,11 @@
-//! USR2: another program, or a newer version of this one, takes this one's place without a connection refused.
+//! USR2: another program, or a newer version of this one, takes this one's place without a
+//! connection refused.
 //!
-//! The file that this program was started by is started anew, with the same arguments, and finds the listening sockets by
-//! their numbers ([`inherited`]): that is how nginx does it, so either may follow the other. Both serve then, the pid file
-//! of the older one has `.oldbin` behind its name, and QUIT to the older one ends the change. Where the newer one ends
-//! before that, the older one has its pid file back and goes on alone.
+//! The file that this program was started by is started anew, with the same arguments, and finds
+//! the listening sockets by their numbers ([`inherited`]): that is how nginx does it, so either may
+//! follow the other. Both serve then, the pid file of the older one has `.oldbin` behind its name,
+//! and QUIT to the older one ends the change. Where the newer one ends before that, the older one
+//! has its pid file back and goes on alone.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -21,8 +23,8 @@ use crate::log::Level;
 pub(crate) struct Upgrade {
     /// What this program was started by.
     command_line: Vec<OsString>,
-    /// Whether it has gone to the background. Who waits for a program in the foreground would take its end for that of the
-    /// server.
+    /// Whether it has gone to the background. Who waits for a program in the foreground would take
+    /// its end for that of the server.
     in_background: bool,
     /// The program that has handed its sockets on to this one; our parent as long as it lives.
     handed_on_by: Option<Pid>,
@@ -60,8 +62,8 @@ impl Upgrade {
 }
 
 impl Master {
-    /// Whether USR2 has an effect: where the program runs in the background in its processes, and no other change is under
-    /// way, as with nginx.
+    /// Whether USR2 has an effect: where the program runs in the background in its processes, and
+    /// no other change is under way, as with nginx.
     pub(super) fn may_upgrade(&self) -> bool {
         let upgrade = &self.upgrade;
         let is_server = upgrade.in_background || upgrade.handed_on_by.is_some();
@@ -92,7 +94,8 @@ impl Master {
         command.args(arguments).env(inherited::VARIABLE, value);
         let keep_open = move || {
             for socket in &sockets {
-                // SAFETY: takes numbers only, and the master holds the sockets until the new process has started.
+                // SAFETY: takes numbers only, and the master holds the sockets until the new
+                // process has started.
                 if unsafe { libc::fcntl(*socket, libc::F_SETFD, 0) } != 0 {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -117,7 +120,8 @@ impl Master {
         }
     }
 
-    /// A process has ended that is no worker: where it was the program that follows, this one goes on alone.
+    /// A process has ended that is no worker: where it was the program that follows, this one goes
+    /// on alone.
     pub(super) fn upgrade_ended(&mut self, pid: Pid) {
         if self.upgrade.is_by(pid) {
             self.upgrade.new_binary = None;

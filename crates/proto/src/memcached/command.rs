@@ -1,11 +1,12 @@
 //! Lines of memcached's text protocol, as a server reads them.
 //!
-//! A line comes in whole and without its end; the data block that follows a storage command is the caller's. So are the keys
-//! of `get` and its kin, of which a line may have any number: [`Keys`] goes through them, [`Lookup::begins`] knows such a line
-//! before its end has come.
+//! A line comes in whole and without its end; the data block that follows a storage command is the
+//! caller's. So are the keys of `get` and its kin, of which a line may have any number: [`Keys`]
+//! goes through them, [`Lookup::begins`] knows such a line before its end has come.
 //!
-//! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are parted by spaces alone, numbers
-//! are decimal. Different on purpose: a time behind the key of `delete`, and flags that do not fit in 32 bits, are refused.
+//! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are
+//! parted by spaces alone, numbers are decimal. Different on purpose: a time behind the key of
+//! `delete`, and flags that do not fit in 32 bits, are refused.
 
 use super::meta::{self, Meta};
 
@@ -24,7 +25,8 @@ const VALUE_LENGTH_MAX: u32 = i32::MAX as u32 - 2;
 /// memcached's words for a line that it does not know.
 pub const ERROR: &str = "ERROR";
 
-/// memcached's words for a line that lacks something, or has something that is no number, or a key that is too long.
+/// memcached's words for a line that lacks something, or has something that is no number, or a key
+/// that is too long.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
 /// memcached's words for an expiry that is no number.
@@ -39,7 +41,7 @@ const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete
 /// A line that is a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// What it asks for.
+    /// The command with its arguments.
     pub command: Command<'a>,
     /// The client wants no answer.
     pub noreply: bool,
@@ -102,7 +104,8 @@ pub enum Command<'a> {
     },
     /// `lru_crawler`, with what stands behind it.
     Crawler(Words<'a>),
-    /// `watch`, `lru`, `slabs` and the like, which are about what only memcached has, with all words.
+    /// `watch`, `lru`, `slabs` and the like, which are about what only memcached has, with all
+    /// words.
     Other(Words<'a>),
 }
 
@@ -120,11 +123,12 @@ pub struct Lookup {
 pub struct Store<'a> {
     /// On which condition, and how.
     pub mode: Mode,
-    /// What as.
+    /// The key that the value is stored under.
     pub key: &'a [u8],
     /// What the client keeps beside the value.
     pub flags: u32,
-    /// When it is to expire: 0 never, below 0 at once, up to 30 days from now, else by the wall clock.
+    /// When it is to expire: 0 never, below 0 at once, up to 30 days from now, else by the wall
+    /// clock.
     pub expires: i32,
     /// Length of the data block, without its line break.
     pub length: u32,
@@ -358,8 +362,8 @@ fn store(mode: Mode, mut words: Words<'_>) -> Result<Line<'_>, Refused> {
 }
 
 impl Lookup {
-    /// Whether what has come of a line, whose end has not, is about reading keys: then there may be any number of them. How
-    /// many bytes stand before the first key.
+    /// Whether what has come of a line, whose end has not, is about reading keys: then there may be
+    /// any number of them. How many bytes stand before the first key.
     #[must_use]
     pub fn begins(line: &[u8]) -> Option<(Lookup, usize)> {
         let mut words = Words(line);

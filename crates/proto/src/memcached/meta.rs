@@ -1,7 +1,9 @@
-//! Lines of memcached's meta protocol: `mg`, `ms`, `md`, `ma`, `me`, a key, and flags of one letter each, some with a token.
+//! Lines of memcached's meta protocol: `mg`, `ms`, `md`, `ma`, `me`, a key, and flags of one letter
+//! each, some with a token.
 //!
-//! The reference is memcached 1.6.45. What a flag does is the server's business, and so is that an answer has those flags that
-//! tell something in the order in which they were asked for ([`Meta::flags`]).
+//! The reference is memcached 1.6.45. What a flag does is the server's business, and so is that an
+//! answer has those flags that tell something in the order in which they were asked for
+//! ([`Meta::flags`]).
 
 use super::command::{BAD_FORMAT, KEY_LENGTH_MAX, Mode, Refused, Words, number, number_32, signed};
 
@@ -16,7 +18,7 @@ const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 /// A line of the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// What is done.
+    /// The command of the line.
     pub verb: Verb,
     /// The key as it is sent: in base64 where that is said.
     pub key: &'a [u8],
@@ -26,7 +28,7 @@ pub struct Meta<'a> {
     pub flags: Words<'a>,
 }
 
-/// What is done.
+/// A command of the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `mg`
@@ -160,8 +162,8 @@ fn store_mode(mode: Option<u8>, options: &Options) -> Option<Mode> {
 }
 
 impl Options {
-    /// Reads flags. The token of `M` is returned, which several commands have with other meanings; the error is what is
-    /// answered.
+    /// Reads flags. The token of `M` is returned, which several commands have with other meanings;
+    /// the error is what is answered.
     fn read(&mut self, flags: Words<'_>) -> Result<Option<u8>, &'static str> {
         let (mut mode, mut seen) = (None, 0_u128);
         let mut fault = None;

@@ -1,8 +1,10 @@
-//! Room for what is stored: what has expired goes first, then what no record needs any more, then what S3-FIFO says.
+//! Room for what is stored: what has expired goes first, then what no record needs any more, then
+//! what S3-FIFO says.
 //!
-//! S3-FIFO (Yang et al., SOSP 2023): what is new waits in a small queue of a tenth; who was used there twice goes on to the
-//! main queue, others leave a fingerprint, by which they come into the main queue at once when they are stored again. In
-//! the main queue who was used since the last time goes round again.
+//! S3-FIFO (Yang et al., SOSP 2023): what is new waits in a small queue of a tenth; who was used
+//! there twice goes on to the main queue, others leave a fingerprint, by which they come into the
+//! main queue at once when they are stored again. In the main queue who was used since the last
+//! time goes round again.
 
 use super::{Outcome, Shard, Sought};
 use crate::Seconds;
@@ -17,7 +19,8 @@ const SMALL_SHARE: usize = 10;
 /// Uses in the small queue that lead to the main one.
 const PROMOTED_FROM: u8 = 2;
 
-/// Records of so many segments go round in the main queue for one that is stored; the next ones go, used or not.
+/// Records of so many segments go round in the main queue for one that is stored; the next ones go,
+/// used or not.
 const ROUND_SEGMENTS_MAX: usize = 4;
 
 /// A quarter of all segments may be dead records before the worst of them is emptied.
@@ -186,7 +189,8 @@ impl Shard {
         true
     }
 
-    /// Looks at the next record of the queue whose turn it is; whoever may not stay goes. False where nothing is left.
+    /// Looks at the next record of the queue whose turn it is; whoever may not stay goes. False
+    /// where nothing is left.
     fn evict(&mut self, now: Seconds, rounds_left: &mut usize) -> bool {
         let is_small = self.small.bytes > self.limit / SMALL_SHARE;
         let mut front = None;
