@@ -122,7 +122,7 @@ impl Drop for Home {
     }
 }
 
-/// A frame that is out, all of it: to be filled and then to be read as a [`Buffer`]. Dropping it sends it home.
+/// A frame that is out, all of it: to be filled and then to be read as a [`Buffer`](crate::Buffer). Dropping it sends it home.
 pub struct Frame(Arc<Slot>);
 
 impl Frame {

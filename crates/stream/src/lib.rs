@@ -1,6 +1,6 @@
 //! The TCP proxy: the `stream` block, and a session for each connection of a client.
 //!
-//! Read in this order: [`session::serve`] is a session's way from its connection to its log line;
+//! Read in this order: `session::serve` is a session's way from its connection to its log line;
 //! `proxy/` asks the peers of a group and `proxy/relay.rs` carries bytes between both ends;
 //! `compile.rs` makes servers of the block. [`part::STREAM`] is what the rest of the server sees.
 //!

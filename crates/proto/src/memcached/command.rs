@@ -1,8 +1,8 @@
 //! Lines of memcached's text protocol, as a server reads them.
 //!
 //! A line comes in whole and without its end; the data block that follows a storage command is the
-//! caller's. So are the keys of `get` and its kin, of which a line may have any number: [`Keys`]
-//! goes through them, [`Lookup::begins`] knows such a line before its end has come.
+//! caller's. So are the keys of `get` and its kin, of which a line may have any number: the caller
+//! goes through them word by word, and [`Lookup::begins`] knows such a line before its end has come.
 //!
 //! The reference is memcached 1.6.45: what it takes, and the words it refuses with. Tokens are
 //! parted by spaces alone, numbers are decimal. Different on purpose: a time behind the key of
