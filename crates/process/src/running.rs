@@ -209,13 +209,12 @@ mod tests {
     #[test]
     fn another_program_is_named() {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
-        // Until the child has become another program it still is this one.
-        let refusal = loop {
-            match Running::find(pid(&child)).unwrap_err() {
-                Refusal::Command(_) => std::thread::yield_now(),
-                refusal => break refusal,
-            }
-        };
+        // Before execve(2) has given the child its name the child still is this program.
+        let comm = format!("/proc/{}/comm", child.id());
+        while fs::read_to_string(&comm).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        let refusal = Running::find(pid(&child)).unwrap_err();
         assert_eq!(refusal.to_string(), "is \"sleep\" and not Tidegate");
         end(child);
     }
