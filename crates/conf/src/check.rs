@@ -5,14 +5,14 @@ use std::cell::RefCell;
 
 use crate::contexts::Contexts;
 use crate::diagnostic::{Diagnostic, Fault, Level};
-use crate::language::LOAD_MODULE;
-use crate::load::module_name;
+use crate::language::{LOAD_MODULE, module_name};
+use crate::line::{Block, Line};
 use crate::position::Position;
 use crate::registry::Registry;
 use crate::scope::{ScopeRef, default_lines};
 use crate::setting::{Declared, Setter};
 use crate::spec::{BlockKind, Effect, Opens};
-use crate::tree::{Block, Line, Tree};
+use crate::tree::Tree;
 
 /// Checks every line that the table knows. Diagnostics come with the number of their line.
 pub(crate) fn values(tree: &Tree, registry: &Registry, found: &mut Vec<(u32, Diagnostic)>) {
@@ -192,8 +192,33 @@ fn modules(root: ScopeRef<'_>, registry: &Registry, found: &mut Vec<(u32, Diagno
     }
 }
 
+impl Registry {
+    /// What is wrong with the declarations themselves, for a test of the program: names declared
+    /// twice for one context, defaults that their own directive refuses, missing contexts or prose.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults: Vec<String> = self
+            .declared
+            .iter()
+            .flat_map(|declared| declaration(*declared))
+            .collect();
+        for (name, known) in &self.by_name {
+            let mut seen = Contexts::NONE;
+            for one in known {
+                if seen.intersects(one.contexts) {
+                    let name = String::from_utf8_lossy(name);
+                    faults.push(format!("\"{name}\" is declared twice for one context"));
+                }
+                seen = seen | one.contexts;
+            }
+        }
+        faults.sort_unstable();
+        faults
+    }
+}
+
 /// What is wrong with one declaration.
-pub(crate) fn declaration(declared: &'static dyn Declared) -> Vec<String> {
+fn declaration(declared: &'static dyn Declared) -> Vec<String> {
     let spec = declared.spec();
     let mut faults = Vec::new();
     let mut fault = |text: &str| faults.push(format!("\"{}\" {text}", spec.name()));

@@ -7,9 +7,9 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use crate::load::SourceFile;
+use crate::line::Word;
 use crate::position::Position;
-use crate::tree::Word;
+use crate::source::SourceFile;
 
 /// How grave a diagnostic is, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,9 +4,9 @@
 use base::hash::Map;
 
 use crate::diagnostic::Diagnostic;
+use crate::line::Word;
 use crate::position::Position;
 use crate::registry::ForeignName;
-use crate::tree::Word;
 
 /// How many names a hint shows.
 const NAMES_MAX: usize = 12;

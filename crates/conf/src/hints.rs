@@ -3,9 +3,9 @@
 //! Used for messages only, after an error; nothing here decides what a configuration means.
 
 use crate::diagnostic::{Diagnostic, Level};
-use crate::load::SourceFile;
 use crate::position::Position;
 use crate::registry::Registry;
+use crate::source::SourceFile;
 
 /// Where an argument is refused that is the first word of its line and a directive's name, the line
 /// before lacks its `;`.

@@ -3,6 +3,9 @@
 //! They are declared like any other, so that tables and manual have them; the loader carries them
 //! out.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use crate::contexts::Contexts;
 use crate::diagnostic::Fault;
 use crate::parse;
@@ -32,4 +35,12 @@ pub(crate) static LOAD_MODULE: Setting<()> = Setting::new("load_module", &["file
 
 fn module(setter: &Setter<'_>) -> Result<(), Fault> {
     setter.word().map(drop)
+}
+
+/// The name of a module's file, as `load_module` gives it, without folder and `.so`.
+pub(crate) fn module_name(path: &Path) -> String {
+    path.file_stem()
+        .unwrap_or(OsStr::new(""))
+        .to_string_lossy()
+        .into_owned()
 }

@@ -8,8 +8,8 @@
 use std::borrow::Cow;
 
 use crate::diagnostic::Fault;
+use crate::line::Word;
 use crate::position::Position;
-use crate::tree::Word;
 
 /// The longest word (and comment) in a file, in bytes as written: nginx's buffer. A longer one is
 /// refused, because what is that long is a quote that was never closed.

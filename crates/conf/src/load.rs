@@ -3,7 +3,6 @@
 //! All errors of all files come back from one run, in the order in which nginx would meet them:
 //! after a broken line reading goes on behind it.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,9 +22,11 @@ use crate::lexer::{Lexer, Token};
 use crate::position::{self, Position};
 use crate::registry::{Candidate, Registry};
 use crate::report::mentions;
-use crate::scope::ScopeId;
+use crate::source::SourceFile;
+
+use crate::line::{Block, Line, ScopeId, Word};
 use crate::spec::BlockKind;
-use crate::tree::{Block, Entry, Line, Tree, Word};
+use crate::tree::{Entry, Tree};
 
 /// How deep blocks and includes may nest, both counted together.
 const DEPTH_MAX: usize = 200;
@@ -90,15 +91,6 @@ struct Lost {
     anything: bool,
     /// Blocks begin or end elsewhere than their author thinks.
     braces: bool,
-}
-
-/// One file of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceFile {
-    /// The path by which it was opened.
-    pub name: PathBuf,
-    /// What it holds.
-    pub text: Arc<[u8]>,
 }
 
 /// Reads the configuration at `path`.
@@ -917,12 +909,4 @@ fn failure(call: &str, path: &Path, error: &io::Error) -> String {
         .strip_suffix(&format!(" (os error {number})"))
         .unwrap_or(&text);
     format!("{call} \"{path}\" failed ({number}: {text})")
-}
-
-/// The name of a module's file, as `load_module` gives it, without folder and `.so`.
-pub(crate) fn module_name(path: &Path) -> String {
-    path.file_stem()
-        .unwrap_or(OsStr::new(""))
-        .to_string_lossy()
-        .into_owned()
 }

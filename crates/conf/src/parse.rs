@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::diagnostic::Fault;
+use crate::line::Word;
 use crate::setting::Setter;
 use crate::template::Template;
-use crate::tree::Word;
 
 /// The largest number nginx has: that of a signed 64-bit integer.
 const NUMBER_MAX: u64 = i64::MAX as u64;

@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::diagnostic::Fault;
 use crate::files::Files;
 use crate::lexer::{Lexer, Token};
+use crate::line::Line;
 use crate::position;
-use crate::tree::Line;
 
 /// Why there are no lines.
 #[derive(Debug)]

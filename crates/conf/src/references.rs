@@ -3,9 +3,10 @@
 //! Used for messages only, after an error; nothing here decides what a configuration means.
 
 use crate::files::Files;
+use crate::line::{Block, Line, Word};
 use crate::position::Position;
 use crate::scope::ScopeRef;
-use crate::tree::{Block, Line, Tree, Word};
+use crate::tree::Tree;
 
 impl Tree {
     /// Every place where `$name` or `${name}` stands, in reading order; the case of letters does not

@@ -2,7 +2,6 @@
 
 use base::hash::Map;
 
-use crate::check;
 use crate::contexts::Contexts;
 use crate::language;
 use crate::setting::Declared;
@@ -10,9 +9,9 @@ use crate::spec::{Arity, Spec};
 
 /// The table of all directives.
 pub struct Registry {
-    declared: Vec<&'static dyn Declared>,
+    pub(crate) declared: Vec<&'static dyn Declared>,
     /// By name; the same name may be declared once for each context.
-    by_name: Map<&'static [u8], Vec<Candidate>>,
+    pub(crate) by_name: Map<&'static [u8], Vec<Candidate>>,
     modules: &'static [&'static str],
     elsewhere: KnownElsewhere,
     removed: KnownRemoved,
@@ -130,29 +129,6 @@ impl Registry {
     /// Every declaration, in the order of the tables.
     pub fn iter(&self) -> impl Iterator<Item = &'static dyn Declared> {
         self.declared.iter().copied()
-    }
-
-    /// What is wrong with the declarations themselves, for a test of the program: names declared
-    /// twice for one context, defaults that their own directive refuses, missing contexts or prose.
-    #[must_use]
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults: Vec<String> = self
-            .declared
-            .iter()
-            .flat_map(|declared| check::declaration(*declared))
-            .collect();
-        for (name, known) in &self.by_name {
-            let mut seen = Contexts::NONE;
-            for one in known {
-                if seen.intersects(one.contexts) {
-                    let name = String::from_utf8_lossy(name);
-                    faults.push(format!("\"{name}\" is declared twice for one context"));
-                }
-                seen = seen | one.contexts;
-            }
-        }
-        faults.sort_unstable();
-        faults
     }
 
     /// The known name that is most like an unknown one, if any is like it at all.

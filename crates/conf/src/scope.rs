@@ -7,14 +7,11 @@
 use crate::contexts::Contexts;
 use crate::diagnostic::Fault;
 use crate::lexer;
+use crate::line::{Block, Line, ScopeId, Word};
 use crate::position::Position;
 use crate::setting::{Declared, Setter, Setting};
 use crate::spec::{Inherit, Spec};
-use crate::tree::{Block, Line, Scope, Tree};
-
-/// The identity of a scope within its tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ScopeId(pub(crate) u32);
+use crate::tree::{Scope, Tree};
 
 /// One block of the configuration, or its top level.
 #[derive(Clone, Copy)]
@@ -318,7 +315,7 @@ pub(crate) fn default_lines(spec: &Spec) -> &[Line] {
         let Some(text) = spec.default else {
             return Vec::new();
         };
-        let name = crate::tree::Word {
+        let name = Word {
             bytes: spec.name().as_bytes().into(),
             quoted: false,
             position: Position::default(),

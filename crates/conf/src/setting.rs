@@ -5,9 +5,9 @@ use std::cell::RefCell;
 
 use crate::contexts::Contexts;
 use crate::diagnostic::{Diagnostic, Fault, Level};
+use crate::line::{EMPTY_LINE, Line, Word};
 use crate::scope::ScopeRef;
 use crate::spec::{Arity, BlockKind, Effect, Inherit, Opens, Reload, Spec};
-use crate::tree::{EMPTY_LINE, Line, Word};
 
 /// Turns the lines of a setting into its value. Parsing records: it opens no file and binds no port.
 pub type Parse<T> = fn(&Setter<'_>) -> Result<T, Fault>;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use crate::contexts::Contexts;
-use crate::tree::Line;
+use crate::line::Line;
 
 /// How many arguments a directive takes, and whether a block follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

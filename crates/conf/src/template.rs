@@ -3,7 +3,7 @@
 //! A template is what was written; which variables there are is for the program to say.
 
 use crate::diagnostic::Fault;
-use crate::tree::Word;
+use crate::line::Word;
 
 /// A value with variables, cut into parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

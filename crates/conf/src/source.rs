@@ -1,0 +1,13 @@
+//! The files that a configuration was read from.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// One file of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// The path by which it was opened.
+    pub name: PathBuf,
+    /// What it holds.
+    pub text: Arc<[u8]>,
+}
