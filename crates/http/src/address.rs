@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use engine::net::{Address, ListenOptions};
 use proto::h1;
-use transport::listen::{Listen, ListenerId, Protocols};
+use transport::listen::ListenerId;
 
+use crate::listen::{Listen, Protocols};
 use crate::plan::Server;
 use crate::request::Request;
 use crate::server_name::{ServerNames, UndecidedName};
@@ -25,7 +26,7 @@ pub struct Agreement {
 impl Agreement {
     /// Takes one more line; `known` is what those before it come to. False where nginx warns.
     pub fn take(&mut self, known: &Listen, line: &Listen) -> bool {
-        let (before, now) = (known.protocols, line.protocols);
+        let (before, now) = (known.own.protocols, line.own.protocols);
         let differs_from_later = self.later.is_some_and(|later| later != now);
         let (agrees, later) = if !before.includes(now) {
             let agrees = (line.set || !known.set) && !self.changed && now.includes(before);
@@ -196,7 +197,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
             head_limits_differ,
             default: one.default,
             names: one.names,
-            protocols: one.listen.protocols,
+            protocols: one.listen.own.protocols,
         });
         let shared = match &one.listen.options.address {
             Address::Inet(at) => {

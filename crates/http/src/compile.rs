@@ -11,7 +11,6 @@ use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Se
 use engine::net::Address;
 use framework::compile::Compiler;
 use proto::method::Method;
-use transport::listen::{self, LISTEN};
 use transport::tls::settings::{self, TlsSettings};
 
 use crate::accepted;
@@ -19,6 +18,7 @@ use crate::address::{self, Agreement, Gathered};
 use crate::body;
 use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
+use crate::listen::{self, LISTEN, Listen};
 use crate::location::{LocationName, Locations, Prefix};
 use crate::log;
 use crate::module::{Content, Entry};
@@ -240,7 +240,7 @@ impl Builder<'_, '_> {
     /// Adds a server to one of its addresses.
     fn gather(
         &self,
-        listen: &listen::Listen,
+        listen: &Listen,
         server: &Arc<Server>,
         position: Option<conf::Position>,
         names: &[(Bytes, Written)],
@@ -258,7 +258,7 @@ impl Builder<'_, '_> {
                     self.compiler.report(listen.fault(text));
                     return None;
                 }
-                if listen.default_server && known.listen.default_server {
+                if listen.own.default_server && known.listen.own.default_server {
                     let text = format!("a duplicate default server for {address}");
                     self.compiler.report(listen.fault(text));
                     return None;
@@ -269,16 +269,16 @@ impl Builder<'_, '_> {
                     self.compiler
                         .diagnose(conf::Diagnostic::warn(text, position));
                 }
-                let protocols = known.listen.protocols.or(listen.protocols);
+                let protocols = known.listen.own.protocols.or(listen.own.protocols);
                 if listen.set {
-                    let default_server = known.listen.default_server;
+                    let default_server = known.listen.own.default_server;
                     known.listen = listen.clone();
-                    known.listen.default_server = default_server;
+                    known.listen.own.default_server = default_server;
                 }
-                known.listen.protocols = protocols;
-                if listen.default_server {
+                known.listen.own.protocols = protocols;
+                if listen.own.default_server {
                     known.default = Arc::clone(server);
-                    known.listen.default_server = true;
+                    known.listen.own.default_server = true;
                 }
                 at
             }
@@ -681,7 +681,7 @@ impl Written {
 /// certificate, or refuses handshakes and every other server has or does.
 fn check_certificates(compiler: &Compiler<'_>, address: &Gathered) -> Option<()> {
     let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
-    if !address.listen.protocols.ssl || tls(&address.default) == Some(true) {
+    if !address.listen.own.protocols.ssl || tls(&address.default) == Some(true) {
         return Some(());
     }
     let rejects = tls(&address.default).is_some();

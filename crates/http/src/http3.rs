@@ -5,7 +5,10 @@
 
 use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Setter, Setting, parse};
-use transport::listen::HTTP3_NOT_YET;
+
+/// The warning about whatever a configuration says of HTTP/3.
+pub const HTTP3_NOT_YET: &str = "HTTP/3 is not there yet: clients use HTTP/2 meanwhile, \
+                                 and h3 is left out of \"Alt-Svc\"";
 
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 

@@ -33,6 +33,7 @@ pub mod head;
 pub mod hot;
 pub mod http2;
 pub mod http3;
+pub mod listen;
 pub mod local;
 pub mod location;
 pub mod log;

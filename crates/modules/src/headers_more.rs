@@ -17,6 +17,7 @@ use framework::compile::{Compiler, Feature};
 use http::chain::{Chain, HeadFilter, Refused};
 use http::client_head::ClientHead;
 use http::http3;
+use http::http3::HTTP3_NOT_YET;
 use http::log;
 use http::module::{Module, Script};
 use http::plan_builder::PlanBuilder;
@@ -28,7 +29,6 @@ use http::variables::Compiling as _;
 use proto::date;
 use proto::h1;
 use proto::header::Known;
-use transport::listen::HTTP3_NOT_YET;
 
 const HSLI: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)

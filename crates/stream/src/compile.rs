@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
-use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, parse};
+use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
 use engine::net::Address;
 use framework::compile::Compiler;
 use framework::door::ListenerId;
 use logs::ErrorLog;
 use rules::access::Access;
 use rules::access_log::AccessLogs;
-use transport::listen::{self, Listen};
+use transport::listen;
 use variables::{Table, geo, map, split_clients};
 
 use crate::plan::{Binding, Content, Server, Stream};
 use crate::proxy;
 use crate::returned;
 use crate::session::Session;
+
+/// One address that a `listen` line of a server of streams names.
+type Listen = listen::Listen<()>;
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
     .contexts(Contexts::MAIN)
@@ -30,10 +33,10 @@ static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], parse::nothing
     .opens(Contexts::STREAM_SERVER)
     .manual("A server, reached at the addresses of its `listen` lines.");
 
-static LISTEN: Setting<Vec<listen::Written>> = Setting::new(
+static LISTEN: Setting<Vec<listen::Written<()>>> = Setting::new(
     "listen",
     &["address:port [options]", "unix:path [options]"],
-    |setter| listen::lines(setter, NO_PORT, option),
+    lines,
 )
 .contexts(Contexts::STREAM_SERVER)
 .arity(conf::Arity::at_least(1))
@@ -54,6 +57,13 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&STREAM, &SERVER, &LISTEN, &TC
 
 /// The port of a line that names none.
 const NO_PORT: u16 = 0;
+
+fn lines(setter: &Setter<'_>) -> Result<Vec<listen::Written<()>>, Fault> {
+    let lines = setter.lines().iter();
+    lines
+        .map(|line| listen::line(line, NO_PORT, option))
+        .collect()
+}
 
 /// Options of `listen` that nginx's stream has and this one does not yet; any other is of another
 /// protocol.

@@ -1,47 +1,23 @@
-//! `listen`: a line, its addresses and its options.
+//! A line of `listen`: its addresses, and the options of sockets.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing only records; who opens the sockets is
-//! outside this crate, and which servers are behind an address is a protocol's business.
+//! <https://nginx.org/en/docs/http/ngx_http_core_module.html#listen>. Parsing only records. Each
+//! protocol declares the directive and adds its own options; which servers are behind an address
+//! is the protocol's business, too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use conf::{Arity, Contexts, Fault, Inherit, ScopeRef, Setter, Setting, Word};
+use conf::{Fault, Line, Word};
 use engine::net::{Address, KeepAlive, ListenOptions};
 use framework::compile::Compiler;
 pub use framework::door::ListenerId;
 
-/// `listen`
-pub static LISTEN: Setting<Vec<Written>> = Setting::new(
-    "listen",
-    &[
-        "address[:port[-port]] [options]",
-        "port [options]",
-        "unix:path [options]",
-    ],
-    listens,
-)
-.contexts(Contexts::SERVER)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.manual(
-    "An address that the server is reached at. Options: default_server, ssl, bind, backlog=, \
-     rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
-     so_keepalive=on|off|idle:interval:count; proxy_protocol: connections begin with a header of \
-     the PROXY protocol, version 1 or 2; quic: for HTTP/3, which is not there yet, so that nothing \
-     listens.",
-);
-
-/// The warning about whatever a configuration says of HTTP/3.
-pub const HTTP3_NOT_YET: &str = "HTTP/3 is not there yet: clients use HTTP/2 meanwhile, \
-                                 and h3 is left out of \"Alt-Svc\"";
-
 /// One `listen` line before the names of hosts are looked up.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct Written<O> {
     /// All but the address.
-    listen: Listen,
+    pub listen: Listen<O>,
     place: Place,
 }
 
@@ -57,26 +33,49 @@ enum Place {
     },
 }
 
-/// One address that a `listen` line names.
+/// One address that a `listen` line names, with the options that a protocol adds.
 #[derive(Clone, Debug)]
-pub struct Listen {
+pub struct Listen<O> {
     /// Address and socket options.
     pub options: ListenOptions,
-    /// `default_server`.
-    pub default_server: bool,
+    /// What the socket carries.
+    pub carries: Carries,
     /// Whether any socket option is written: only one line of an address may do so.
     pub set: bool,
     /// `bind`, or an option that implies it.
     pub bind: bool,
-    /// What clients speak before HTTP.
-    pub protocols: Protocols,
-    /// `quic`: a line for HTTP/3, for which no socket is opened yet.
-    quic: bool,
+    /// The options that only the protocol has.
+    pub own: O,
     /// The line's address as a word, for errors; `None` where it is the default.
     pub word: Option<Word>,
 }
 
-impl Listen {
+/// What a socket carries. A port of TCP and one of UDP are two, whatever their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carries {
+    /// Streams of bytes: TCP, or a Unix socket.
+    #[default]
+    Streams,
+    /// Datagrams: UDP.
+    Datagrams,
+}
+
+impl<O: Default> Listen<O> {
+    /// What a line says that names an address and no option.
+    #[must_use]
+    pub fn new(address: Address, word: Option<Word>) -> Listen<O> {
+        Listen {
+            options: ListenOptions::new(address),
+            carries: Carries::Streams,
+            set: false,
+            bind: false,
+            own: O::default(),
+            word,
+        }
+    }
+}
+
+impl<O> Listen<O> {
     /// A fault at the line's address.
     pub fn fault(&self, text: String) -> Fault {
         let fault = match &self.word {
@@ -87,65 +86,15 @@ impl Listen {
     }
 }
 
-/// What clients of an address speak before HTTP. What several lines for one address say adds up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Protocols {
-    /// A header of the PROXY protocol.
-    pub proxy_protocol: bool,
-    /// TLS (`ssl`).
-    pub ssl: bool,
-    /// HTTP/2 (`http2`), whatever their servers say.
-    pub http2: bool,
-}
-
-impl Protocols {
-    /// What any of both names.
-    #[must_use]
-    pub fn or(self, other: Protocols) -> Protocols {
-        Protocols {
-            proxy_protocol: self.proxy_protocol || other.proxy_protocol,
-            ssl: self.ssl || other.ssl,
-            http2: self.http2 || other.http2,
-        }
-    }
-
-    /// Whether it names all that the other does.
-    pub fn includes(self, other: Protocols) -> bool {
-        self.or(other) == self
-    }
-}
-
-/// The address of a server without `listen`: port 80, or 8000 without privileges.
-pub fn default_listen(privileged: bool) -> Listen {
-    let port = if privileged { 80 } else { 8000 };
-    Listen {
-        options: ListenOptions::new(Address::Inet(SocketAddr::from((
-            Ipv4Addr::UNSPECIFIED,
-            port,
-        )))),
-        default_server: false,
-        set: false,
-        bind: false,
-        protocols: Protocols::default(),
-        quic: false,
-        word: None,
-    }
-}
-
-/// Every address that a `server` block names, or the one that it has without `listen`.
-pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Listen>, Fault> {
-    match server.own(&LISTEN)? {
-        Some(lines) => addresses(compiler, lines),
-        None => Ok(vec![default_listen(compiler.privileged)]),
-    }
-}
-
 /// Every address that these lines of a `server` block name.
 ///
 /// # Errors
 /// An address that is named twice, a host that is not found.
-pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Listen>, Fault> {
-    let mut all: Vec<Listen> = Vec::new();
+pub fn addresses<O: Clone>(
+    compiler: &Compiler<'_>,
+    lines: Vec<Written<O>>,
+) -> Result<Vec<Listen<O>>, Fault> {
+    let mut all: Vec<Listen<O>> = Vec::new();
     for Written { listen, place } in lines {
         let addresses = match place {
             Place::Addresses(addresses) => addresses,
@@ -161,8 +110,9 @@ pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Lis
             }
         };
         for address in addresses {
-            let is_same =
-                |other: &Listen| (&other.options.address, other.quic) == (&address, listen.quic);
+            let is_same = |other: &Listen<O>| {
+                (&other.options.address, other.carries) == (&address, listen.carries)
+            };
             if all.iter().any(is_same) {
                 return Err(listen.fault(format!("a duplicate listen {address}")));
             }
@@ -171,41 +121,13 @@ pub fn addresses(compiler: &Compiler<'_>, lines: Vec<Written>) -> Result<Vec<Lis
             all.push(one);
         }
     }
-    all.retain(|listen| !listen.quic);
     Ok(all)
 }
 
 /// nginx's error for a line whose address is of no use.
-fn misplaced(listen: &Listen, why: &str) -> Fault {
+fn misplaced<O>(listen: &Listen<O>, why: &str) -> Fault {
     let word = listen.word.as_ref().map(Word::text).unwrap_or_default();
     listen.fault(format!("{why} in \"{word}\" of the \"listen\" directive"))
-}
-
-fn listens(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
-    let mut all = Vec::new();
-    for line in setter.lines() {
-        if let Some(word) = line
-            .args
-            .iter()
-            .skip(1)
-            .find(|word| &*word.bytes == b"http2")
-        {
-            setter.warn(
-                word,
-                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
-            );
-        }
-        let quic = |word: &&Word| &*word.bytes == b"quic";
-        if let Some(word) = line.args.iter().skip(1).find(quic) {
-            setter.warn_once(word, HTTP3_NOT_YET);
-        }
-        all.push(listen(&line.args, HTTP_PORT, of_http)?);
-    }
-    if !all.is_empty() && all.iter().all(|written| written.listen.quic) {
-        let text = "no client reaches this server: it listens with \"quic\" alone";
-        setter.warn(&setter.first().name, text);
-    }
-    Ok(all)
 }
 
 /// Whether a protocol takes an option that not all of them have.
@@ -220,91 +142,32 @@ pub enum Taken {
 }
 
 /// Takes an option without a value, by its name, that not all protocols have.
-pub type TakeOption = fn(&mut Listen, &str) -> Taken;
+pub type TakeOption<O> = fn(&mut Listen<O>, &str) -> Taken;
 
-/// Reads lines of a protocol's `listen`, with its port for lines that name none, and the options
-/// that it adds.
+/// Reads a line of a protocol's `listen`, with the port of lines that name none, and the options
+/// that the protocol adds.
 ///
 /// # Errors
 /// nginx's, at the word that is wrong.
-pub fn lines(
-    setter: &Setter<'_>,
+pub fn line<O: Default>(
+    line: &Line,
     default_port: u16,
-    own: TakeOption,
-) -> Result<Vec<Written>, Fault> {
-    let lines = setter.lines().iter();
-    lines
-        .map(|line| listen(&line.args, default_port, own))
-        .collect()
-}
-
-/// HTTP's port, of a line that names none.
-const HTTP_PORT: u16 = 80;
-
-/// The options that only HTTP has.
-fn of_http(listen: &mut Listen, name: &str) -> Taken {
-    match name {
-        "default_server" | "default" => listen.default_server = true,
-        "proxy_protocol" => listen.protocols.proxy_protocol = true,
-        "ssl" => listen.protocols.ssl = true,
-        // `listens` says that it is deprecated.
-        "http2" => listen.protocols.http2 = true,
-        // `listens` says that no socket is opened there.
-        "quic" => listen.quic = true,
-        _ => return Taken::Unknown,
-    }
-    Taken::Yes
-}
-
-fn listen(args: &[Word], default_port: u16, own: TakeOption) -> Result<Written, Fault> {
-    let Some((first, rest)) = args.split_first() else {
+    own: TakeOption<O>,
+) -> Result<Written<O>, Fault> {
+    let Some((first, rest)) = line.args.split_first() else {
         return Err(Fault::new(
             "invalid number of arguments in \"listen\" directive",
         ));
     };
-    let mut listen = Listen {
-        options: ListenOptions::new(Address::Unix("".into())),
-        default_server: false,
-        set: false,
-        bind: false,
-        protocols: Protocols::default(),
-        quic: false,
-        word: Some(first.clone()),
-    };
+    let mut listen = Listen::new(Address::Unix("".into()), Some(first.clone()));
     let place = place(&first.text(), default_port).map_err(|error| misplaced(&listen, error))?;
     for word in rest {
         option(&mut listen, word, own)?;
     }
-    if listen.quic {
-        check_quic(&listen, rest)?;
-    }
     Ok(Written { listen, place })
 }
 
-/// Refuses what means nothing for UDP, as nginx does.
-fn check_quic(listen: &Listen, options: &[Word]) -> Result<(), Fault> {
-    let is_written = |name: &str| {
-        let mut names = options.iter().map(Word::text);
-        names.any(|text| text.split('=').next() == Some(name))
-    };
-    let streams = [
-        "fastopen",
-        "backlog",
-        "deferred",
-        "ssl",
-        "http2",
-        "so_keepalive",
-    ];
-    let mut refused = streams.into_iter().chain(["proxy_protocol"]);
-    match refused.find(|name| is_written(name)) {
-        Some(name) => Err(listen.fault(format!(
-            "\"listen\" directive \"{name}\" parameter is incompatible with \"quic\""
-        ))),
-        None => Ok(()),
-    }
-}
-
-fn option(listen: &mut Listen, word: &Word, own: TakeOption) -> Result<(), Fault> {
+fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<(), Fault> {
     let text = word.text();
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),

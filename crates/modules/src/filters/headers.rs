@@ -14,6 +14,7 @@ use conf::{
 use framework::compile::{Compiler, Feature};
 use http::chain::{Chain, HeadFilter, Refused, Trailers};
 use http::http3;
+use http::http3::HTTP3_NOT_YET;
 use http::module::{Module, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
@@ -23,7 +24,6 @@ use http::text::Text;
 use http::variables::Compiling as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use transport::listen::HTTP3_NOT_YET;
 
 use super::date_value;
 

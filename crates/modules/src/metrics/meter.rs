@@ -13,10 +13,10 @@ use framework::counters::{Count, Counters};
 use framework::generation::{Generation, Local};
 use framework::registry::Registry;
 use framework::slot::{OfThread, Slot, ThreadGeneration};
+use http::listen;
 use http::module::{Ending, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
 use http::request::Request;
-use transport::listen;
 
 use crate::grpc::call;
 

@@ -351,7 +351,7 @@ fn serving(request: &Request, tree: &Tree) -> Serving {
     let scope = tree.scope(request.server.plan.scope);
     let reason = matched(request).unwrap_or_else(|| {
         let host = String::from_utf8_lossy(&request.client.host);
-        let says = scope.own_lines(&transport::listen::LISTEN.spec);
+        let says = scope.own_lines(&http::listen::LISTEN.spec);
         let is_marked = says
             .iter()
             .flat_map(|line| &line.args)
