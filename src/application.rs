@@ -135,9 +135,10 @@ impl Application for Tidegate {
     }
 
     fn inherited(&self, socket: &OwnedFd) -> Option<(String, Option<PathBuf>)> {
-        let address = engine::net::bound_address(socket).ok()?;
+        let (address, carries) = engine::net::bound_address(socket).ok()?;
         let file = address.socket_file().map(Path::to_owned);
-        Some((ListenerId::of_address(&address).0.to_string(), file))
+        let listener = ListenerId::of_address(&address, carries);
+        Some((listener.0.to_string(), file))
     }
 
     fn serving(&self) {

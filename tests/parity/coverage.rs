@@ -23,8 +23,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
          external_account_key preferred_chain profile ssl_verify state_path uri",
     ),
     (
-        "tests/stream.rs",
+        "tests/stream/main.rs",
         "proxy_download_rate proxy_half_close proxy_timeout proxy_upload_rate stream",
+    ),
+    (
+        "tests/stream/datagrams.rs",
+        "proxy_requests proxy_responses",
     ),
     (
         "tests/command_line.rs",

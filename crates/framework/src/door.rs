@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::net::{Address, Stream};
+use engine::Buffer;
+use engine::net::{Address, Carries, Datagram, DatagramSocket, Stream};
 
 use crate::generation::Local;
 use crate::workers::Worker;
@@ -12,6 +13,10 @@ use crate::workers::Worker;
 pub trait Door {
     /// Serves a connection: spawns a task, which holds what [`Worker::register`] gives as long as it lives.
     fn connected(&self, accepted: Accepted);
+
+    /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
+    /// listen for streams alone get none.
+    fn received(&self, _: Received) {}
 
     /// Whether a generation has this listening socket, for this protocol.
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool;
@@ -30,9 +35,38 @@ pub struct ListenerId(pub Arc<String>); // one pointer, for every connection has
 impl ListenerId {
     /// The socket of an address. Whatever protocol an address has, its socket is the same.
     #[must_use]
-    pub fn of_address(address: &Address) -> ListenerId {
-        ListenerId(Arc::new(format!("listen {address}")))
+    pub fn of_address(address: &Address, carries: Carries) -> ListenerId {
+        ListenerId(Arc::new(match carries {
+            Carries::Streams => format!("{STREAMS}{address}"),
+            Carries::Datagrams => format!("{DATAGRAMS}{address}"),
+        }))
     }
+
+    /// The address that is listened on, as nginx's log names it.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        let name = self.0.strip_prefix(DATAGRAMS);
+        let name = name.or_else(|| self.0.strip_prefix(STREAMS));
+        name.unwrap_or(&self.0)
+    }
+}
+
+/// Before the address of a listener for datagrams.
+const DATAGRAMS: &str = "listen udp ";
+
+/// Before the address of any other listener.
+const STREAMS: &str = "listen ";
+
+/// A datagram that has been received, and the socket by which its sender is answered.
+pub struct Received {
+    /// The thread that has received the datagram.
+    pub worker: Rc<Worker>,
+    /// The socket, which all of its clients share.
+    pub socket: Rc<DatagramSocket>,
+    /// Which socket that is.
+    pub listener: ListenerId,
+    /// The datagram.
+    pub datagram: Datagram<Buffer>,
 }
 
 /// A connection that has been accepted.
@@ -51,6 +85,10 @@ pub struct Accepted {
 pub trait Tenant {
     /// Its number, see [`Accepted::serial`].
     fn serial(&self) -> u64;
+
+    /// Takes a datagram, of whichever client, that has come to a socket of the protocol. Those that
+    /// listen for streams alone get none.
+    fn received(&self, _: Received) {}
 
     /// Whether a generation has the socket that it came by, for its protocol. Connections by one that has gone stay with
     /// the generation before.

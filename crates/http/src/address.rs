@@ -214,7 +214,7 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
         let mut options = one.listen.options;
         // Accepted connections inherit it, so that none needs a call of its own.
         options.nodelay = servers.default.plan.core.tcp_nodelay;
-        let id = ListenerId::of_address(&options.address);
+        let id = ListenerId::of_address(&options.address, options.carries);
         bindings.push(Binding {
             id,
             options,

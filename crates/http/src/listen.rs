@@ -5,9 +5,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
-use engine::net::Address;
+use engine::net::{Address, Carries};
 use framework::compile::Compiler;
-use transport::listen::{self, Carries, Taken, Written};
+use transport::listen::{self, Taken, Written};
 
 use crate::http3::HTTP3_NOT_YET;
 
@@ -88,7 +88,7 @@ pub fn of_server(compiler: &Compiler<'_>, server: ScopeRef<'_>) -> Result<Vec<Li
         Some(lines) => {
             let mut all = listen::addresses(compiler, lines)?;
             // No socket is opened for HTTP/3 yet.
-            all.retain(|one| one.carries == Carries::Streams);
+            all.retain(|one| one.options.carries == Carries::Streams);
             Ok(all)
         }
         None => Ok(vec![default_listen(compiler.privileged)]),
@@ -114,12 +114,12 @@ fn listens(setter: &Setter<'_>) -> Result<Vec<Written<HttpOptions>>, Fault> {
             setter.warn_once(word, HTTP3_NOT_YET);
         }
         let written = listen::line(line, HTTP_PORT, option)?;
-        if written.listen.carries == Carries::Datagrams {
+        if written.listen.options.carries == Carries::Datagrams {
             check_quic(&written.listen, line)?;
         }
         all.push(written);
     }
-    let is_quic = |one: &Written<HttpOptions>| one.listen.carries == Carries::Datagrams;
+    let is_quic = |one: &Written<HttpOptions>| one.listen.options.carries == Carries::Datagrams;
     if !all.is_empty() && all.iter().all(is_quic) {
         let text = "no client reaches this server: it listens with \"quic\" alone";
         setter.warn(&setter.first().name, text);
@@ -139,7 +139,7 @@ fn option(listen: &mut Listen, name: &str) -> Taken {
         // `listens` says that it is deprecated.
         "http2" => listen.own.protocols.http2 = true,
         // `listens` says that no socket is opened there.
-        "quic" => listen.carries = Carries::Datagrams,
+        "quic" => listen.options.carries = Carries::Datagrams,
         _ => return Taken::Unknown,
     }
     Taken::Yes

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::net::sockopt;
+use rustix::net::{SocketType, sockopt};
 
 use crate::log::{Level, Log};
 
@@ -37,8 +37,9 @@ pub(crate) fn take(log: &Log) -> Vec<OwnedFd> {
     }
     let listening = |number| {
         let socket = own(number)?;
-        let listens = sockopt::socket_acceptconn(&socket).unwrap_or(false);
-        listens.then_some(socket)
+        let accepts = sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        let receives = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::DGRAM);
+        (accepts || receives).then_some(socket)
     };
     numbers.into_iter().filter_map(listening).collect()
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, parse};
-use engine::net::Address;
+use conf::{Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
+use engine::net::{Address, Carries, ListenOptions};
 use framework::compile::Compiler;
 use framework::door::ListenerId;
 use logs::ErrorLog;
@@ -42,7 +42,7 @@ static LISTEN: Setting<Vec<listen::Written<()>>> = Setting::new(
 .arity(conf::Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
-    "An address that the server is reached at. Options: bind, backlog=, rcvbuf=, sndbuf=, \
+    "An address that the server is reached at. Options: udp, bind, backlog=, rcvbuf=, sndbuf=, \
          deferred, fastopen=, reuseport, ipv6only=on|off, \
          so_keepalive=on|off|idle:interval:count.",
 );
@@ -60,18 +60,43 @@ const NO_PORT: u16 = 0;
 
 fn lines(setter: &Setter<'_>) -> Result<Vec<listen::Written<()>>, Fault> {
     let lines = setter.lines().iter();
-    lines
-        .map(|line| listen::line(line, NO_PORT, option))
-        .collect()
+    let read = |line: &Line| {
+        let written = listen::line(line, NO_PORT, option)?;
+        if written.listen.options.carries == Carries::Datagrams {
+            check_udp(&written.listen, line)?;
+        }
+        Ok(written)
+    };
+    lines.map(|line| read(line)).collect()
 }
 
-/// Options of `listen` that nginx's stream has and this one does not yet; any other is of another
-/// protocol.
-fn option(_: &mut Listen, name: &str) -> listen::Taken {
+/// Takes an option of `listen` that not all protocols have.
+fn option(listen: &mut Listen, name: &str) -> listen::Taken {
     match name {
-        "udp" | "ssl" | "proxy_protocol" => listen::Taken::NotYet,
+        "udp" => {
+            listen.options.carries = Carries::Datagrams;
+            listen::Taken::Yes
+        }
+        "ssl" | "proxy_protocol" => listen::Taken::NotYet,
         _ => listen::Taken::Unknown,
     }
+}
+
+/// Refuses what means nothing for UDP, as nginx does, and Unix sockets of datagrams.
+fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
+    let is_unix = |word: &&Word| word.bytes.starts_with(b"unix:");
+    if listen.word.as_ref().filter(is_unix).is_some() {
+        return Err(listen.fault("\"udp\" is not supported for Unix sockets".to_owned()));
+    }
+    for word in line.args.iter().skip(1) {
+        let text = word.text();
+        let name = text.split('=').next().unwrap_or_default();
+        if matches!(name, "fastopen" | "backlog" | "deferred" | "so_keepalive") {
+            let text = format!("\"{name}\" parameter is incompatible with \"udp\"");
+            return Err(Fault::at(word, text));
+        }
+    }
+    Ok(())
 }
 
 /// Compiles the `stream` block; `None` when there were errors, which have been reported. Without
@@ -126,7 +151,7 @@ fn server(
         .iter()
         .find(|line| line.options.address.port() == Some(NO_PORT))
     {
-        let word = line.word.as_ref().map(conf::Word::text).unwrap_or_default();
+        let word = line.word.as_ref().map(Word::text).unwrap_or_default();
         let text = format!("no port in \"{word}\" of the \"listen\" directive");
         return Err(line.fault(text));
     }
@@ -160,7 +185,7 @@ fn gather(
     let address = &line.options.address;
     let is_taken = gathered
         .iter()
-        .any(|(known, _)| known.options.address == *address);
+        .any(|(known, _)| is_same_socket(&known.options, &line.options));
     if is_taken {
         let text = format!("conflicting server name \"\" on {address}, ignored");
         compiler.warn_each_time(text, None);
@@ -184,7 +209,8 @@ fn bindings(gathered: Vec<(Listen, Arc<Server>)>) -> Vec<Binding> {
     }
     for (line, server) in sharing {
         let address = line.options.address.clone();
-        match bindings.iter_mut().find(|binding| takes(binding, &address)) {
+        let takes = |binding: &&mut Binding| takes(binding, &line.options);
+        match bindings.iter_mut().find(takes) {
             Some(wildcard) => wildcard.specific.push((address, server)),
             None => bindings.push(binding(line, server)),
         }
@@ -194,16 +220,24 @@ fn bindings(gathered: Vec<(Listen, Arc<Server>)>) -> Vec<Binding> {
 
 fn binding(line: Listen, server: Arc<Server>) -> Binding {
     Binding {
-        id: ListenerId::of_address(&line.options.address),
+        id: ListenerId::of_address(&line.options.address, line.options.carries),
         options: line.options,
         server,
         specific: Vec::new(),
     }
 }
 
+/// Whether two lines name one socket.
+fn is_same_socket(one: &ListenOptions, other: &ListenOptions) -> bool {
+    (&one.address, one.carries) == (&other.address, other.carries)
+}
+
 /// Whether a socket for every address takes connections to this one.
-fn takes(binding: &Binding, address: &Address) -> bool {
-    match (&binding.options.address, address) {
+fn takes(binding: &Binding, options: &ListenOptions) -> bool {
+    if binding.options.carries != options.carries {
+        return false;
+    }
+    match (&binding.options.address, &options.address) {
         (Address::Inet(any), Address::Inet(at)) => {
             any.ip().is_unspecified() && any.port() == at.port() && any.is_ipv4() == at.is_ipv4()
         }

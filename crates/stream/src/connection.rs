@@ -1,4 +1,5 @@
 //! A client's connection as its thread and its session see it: who has connected, and the bytes.
+//! A client that sends datagrams has one for as long as its session lasts.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -10,15 +11,24 @@ use framework::workers::Worker;
 use transport::Transport;
 use transport::client::Client;
 
+use crate::datagrams::DatagramEnd;
 use crate::plan::StreamLocal;
 
 /// A client's connection.
 pub(crate) struct Connection {
     pub(crate) client: Client,
-    pub(crate) transport: Transport,
+    pub(crate) end: ClientEnd,
     pub(crate) worker: Rc<Worker>,
     /// The generation that the session stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
+}
+
+/// How bytes get to a client and from there.
+pub(crate) enum ClientEnd {
+    /// By a connection of the client's own.
+    Stream(Transport),
+    /// By datagrams, through a socket that clients share.
+    Datagrams(DatagramEnd),
 }
 
 impl Connection {
@@ -32,20 +42,49 @@ impl Connection {
         } = accepted;
         Connection {
             client: Client::new(listener, serial),
-            transport: Transport::from(stream),
+            end: ClientEnd::Stream(Transport::from(stream)),
             worker,
             kept: OnceCell::new(),
         }
     }
 
+    /// A session's way to a client that has sent a datagram, and whose addresses are known.
+    pub(crate) fn of_datagrams(client: Client, end: DatagramEnd, worker: Rc<Worker>) -> Connection {
+        Connection {
+            client,
+            end: ClientEnd::Datagrams(end),
+            worker,
+            kept: OnceCell::new(),
+        }
+    }
+
+    /// The connection's own transport, if it has one.
+    pub(crate) fn transport(&self) -> Option<&Transport> {
+        match &self.end {
+            ClientEnd::Stream(transport) => Some(transport),
+            ClientEnd::Datagrams(_) => None,
+        }
+    }
+
+    /// Whether the client sends datagrams.
+    pub(crate) fn is_datagrams(&self) -> bool {
+        self.transport().is_none()
+    }
+
     /// The client's address.
     pub(crate) fn peer(&self) -> &Address {
-        self.client.peer(|| self.transport.peer())
+        self.client.peer(|| self.ask(Transport::peer))
     }
 
     /// Our end's address.
     pub(crate) fn local(&self) -> &Address {
-        self.client.local(|| self.transport.local())
+        self.client.local(|| self.ask(Transport::local))
+    }
+
+    /// Asks the transport for an address. Those of a client of datagrams are known already.
+    fn ask(&self, address: impl FnOnce(&Transport) -> Address) -> Address {
+        let transport = self.transport();
+        transport.map_or_else(|| Address::Unix("".into()), address)
     }
 
     /// The generation by which a session begins now.
@@ -66,21 +105,31 @@ impl Tenant for Connection {
             .is_some()
     }
 
+    // A session over TCP goes on until one of its ends closes, as in nginx: it is never idle. One of
+    // datagrams makes room for others where it has been silent for longest.
     fn place(&self) -> Option<u32> {
-        None
+        match &self.end {
+            ClientEnd::Stream(_) => None,
+            ClientEnd::Datagrams(end) => end.place(),
+        }
     }
 
-    // As in nginx a session goes on until one of its ends closes: it is never idle.
     fn ends_when_idle(&self) -> bool {
-        false
+        self.is_datagrams()
     }
 
     fn close_reading(&self) {
-        self.transport.shutdown_read();
+        match &self.end {
+            ClientEnd::Stream(transport) => transport.shutdown_read(),
+            ClientEnd::Datagrams(end) => end.end(),
+        }
     }
 
     fn abort(&self) {
-        self.transport.shutdown();
+        match &self.end {
+            ClientEnd::Stream(transport) => transport.shutdown(),
+            ClientEnd::Datagrams(end) => end.abort(),
+        }
     }
 
     fn stay_with(&self, local: &Rc<Local>) {

@@ -2,26 +2,35 @@
 
 use std::rc::Rc;
 
-use framework::door::{Accepted, Door, ListenerId};
+use framework::door::{Accepted, Door, ListenerId, Received};
 use framework::generation::Local;
 
 use crate::connection::Connection;
+use crate::datagrams::Sessions;
 use crate::plan::StreamLocal;
 use crate::session;
 
 /// The door of a thread.
 pub(crate) fn door() -> Rc<dyn Door> {
-    Rc::new(StreamDoor)
+    Rc::new(StreamDoor::default())
 }
 
-struct StreamDoor;
+#[derive(Default)]
+struct StreamDoor {
+    /// Of clients that send datagrams.
+    sessions: Rc<Sessions>,
+}
 
 impl Door for StreamDoor {
     fn connected(&self, accepted: Accepted) {
         let worker = Rc::clone(&accepted.worker);
         let connection = Rc::new(Connection::new(accepted));
         let registered = worker.register(&connection);
-        engine::spawn(session::serve(connection, registered));
+        engine::spawn(session::serve(connection, registered, None));
+    }
+
+    fn received(&self, received: Received) {
+        self.sessions.received(received);
     }
 
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool {

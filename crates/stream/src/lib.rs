@@ -9,6 +9,7 @@
 
 mod compile;
 mod connection;
+mod datagrams;
 mod door;
 pub mod part;
 mod plan;

@@ -2,13 +2,18 @@
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_return_module.html>
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
 use engine::select::{Either, either};
 use framework::compile::Compiler;
+use logs::Errno;
+use transport::Transport;
 use variables::{Compiling as _, Text};
 
+use crate::connection::ClientEnd;
 use crate::session::{Session, Status};
 
 /// A client that takes nothing of the text for so long is closed: nginx's time.
@@ -47,8 +52,28 @@ pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Statu
     text.append_to(session, &mut bytes);
     session.doing = " while returning text";
     let length = bytes.len() as u64;
-    let transport = &session.connection.transport;
-    transport.push(bytes::Bytes::from(bytes));
+    let bytes = Bytes::from(bytes);
+    let connection = Rc::clone(&session.connection);
+    match &connection.end {
+        ClientEnd::Stream(transport) => send(session, transport, bytes).await,
+        ClientEnd::Datagrams(end) => {
+            session.take_first();
+            if length > 0
+                && let Err(error) = end.send(bytes).await
+            {
+                logs::error!(session, Info, "sendmsg() failed {}", Errno(&error));
+                return Status::Ok;
+            }
+            session.sent.set(length);
+        }
+    }
+    Status::Ok
+}
+
+/// Sends the text on a connection of the client's own, and ends that.
+async fn send(session: &Session, transport: &Transport, bytes: Bytes) {
+    let length = bytes.len() as u64;
+    transport.push(bytes);
     transport.start_send();
     let mut backlog = transport.backlog();
     let is_taken = loop {
@@ -70,5 +95,4 @@ pub(crate) async fn serve(session: &mut Session, Return(text): &Return) -> Statu
     if is_taken {
         transport.announce_end();
     }
-    Status::Ok
 }

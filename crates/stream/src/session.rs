@@ -16,7 +16,8 @@ use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{Captures, Context, Scratch, Values};
 
-use crate::connection::Connection;
+use crate::connection::{ClientEnd, Connection};
+use crate::datagrams::Listed;
 use crate::plan::{Content, Server, StreamLocal};
 use crate::proxy::attempts::Attempt;
 use crate::subject::WithoutFields;
@@ -59,30 +60,37 @@ pub(crate) struct Session {
 }
 
 /// Serves a connection from accept to close. The connection counts as one of its thread for as long
-/// as it is `registered`.
-pub(crate) async fn serve(connection: Rc<Connection>, registered: Registered) {
+/// as it is `registered`, and further datagrams of its client come to it while it is `listed`.
+pub(crate) async fn serve(
+    connection: Rc<Connection>,
+    registered: Registered,
+    mut listed: Option<Listed>,
+) {
     let local = connection.generation();
     let stream = StreamLocal::of(&local);
     if let Some(binding) = stream.binding(&connection.client.listener) {
         let server = binding.server_for(|| connection.local().clone());
         let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), server));
-        session.status = run(&mut session).await;
+        session.status = run(&mut session, &mut listed).await;
         log(&mut session);
     }
     drop(registered);
+    // Only now may a session of the same client begin, whose first datagram has come already.
+    drop(listed);
 }
 
 /// Goes through the phases; how the session ends.
-async fn run(session: &mut Session) -> Status {
+async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Status {
     session.greet();
     if session.server.access.denies(session.connection.peer()) == Some(true) {
         logs::error!(session, Error, "access forbidden by rule");
+        session.take_first();
         return Status::Forbidden;
     }
     let server = Arc::clone(&session.server);
     match &server.content {
         Content::Return(text) => returned::serve(session, text).await,
-        Content::Proxy(settings) => proxy::serve(session, settings).await,
+        Content::Proxy(settings) => proxy::serve(session, settings, listed).await,
         Content::Nothing => Status::InternalServerError,
     }
 }
@@ -120,16 +128,32 @@ impl Session {
 
     /// Says who has connected, and sets what holds for the whole connection.
     fn greet(&self) {
-        if self.server.tcp_nodelay && matches!(self.connection.peer(), Address::Inet(_)) {
-            self.connection.transport.set_nodelay(true);
+        if self.server.tcp_nodelay
+            && matches!(self.connection.peer(), Address::Inet(_))
+            && let Some(transport) = self.connection.transport()
+        {
+            transport.set_nodelay(true);
         }
+        let udp = match self.connection.end {
+            ClientEnd::Stream(_) => "",
+            ClientEnd::Datagrams(_) => "udp ",
+        };
         logs::error!(
             &WithoutFields(self),
             Info,
-            "client {} connected to {}",
+            "{udp}client {} connected to {}",
             Printable(self.connection.peer().to_string().as_bytes()),
             self.connection.client.listening()
         );
+    }
+
+    /// Takes the datagram that the session began with, where nothing is done with what it says.
+    pub(crate) fn take_first(&self) {
+        if let ClientEnd::Datagrams(end) = &self.connection.end
+            && let Some(bytes) = end.take()
+        {
+            self.received.set(self.received.get() + bytes.len() as u64);
+        }
     }
 }
 
@@ -171,11 +195,11 @@ impl OfClient for Session {
     }
 
     fn session(&self) -> Option<&TlsSession> {
-        self.connection.transport.session()
+        self.connection.transport()?.session()
     }
 
     fn tcp_info(&self) -> Option<TcpInfo> {
-        self.connection.transport.tcp_info()
+        self.connection.transport()?.tcp_info()
     }
 }
 

@@ -41,7 +41,12 @@ impl Subject for Session {
         append_address(self.connection.peer(), &mut client);
         write!(
             out,
-            ", client: {}, server: {}",
+            ", {}client: {}, server: {}",
+            if self.connection.is_datagrams() {
+                "udp "
+            } else {
+                ""
+            },
             Printable(&client),
             self.connection.client.listening()
         )?;

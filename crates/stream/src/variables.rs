@@ -10,7 +10,10 @@ pub(crate) fn find(name: &str) -> Option<Found<Session>> {
     let evaluate: Evaluate<Session> = match name {
         "bytes_received" => |session, out| decimal(session.received.get(), out),
         "bytes_sent" => |session, out| decimal(session.sent.get(), out),
-        "protocol" => |_, out| text("TCP", out),
+        "protocol" => |session, out| {
+            let is_datagrams = session.connection.is_datagrams();
+            text(if is_datagrams { "UDP" } else { "TCP" }, out)
+        },
         "session_time" => |session, out| {
             let time = engine::now().saturating_duration_since(session.began);
             seconds(time, out)

@@ -90,8 +90,7 @@ impl Client {
 
     /// The address that is listened on, as nginx's log names it before anything has been asked for.
     pub fn listening(&self) -> &str {
-        let listener = &self.listener.0;
-        listener.strip_prefix("listen ").unwrap_or(listener)
+        self.listener.address()
     }
 
     /// What a proxy has told of it by the PROXY protocol.

@@ -38,8 +38,6 @@ enum Place {
 pub struct Listen<O> {
     /// Address and socket options.
     pub options: ListenOptions,
-    /// What the socket carries.
-    pub carries: Carries,
     /// Whether any socket option is written: only one line of an address may do so.
     pub set: bool,
     /// `bind`, or an option that implies it.
@@ -50,23 +48,12 @@ pub struct Listen<O> {
     pub word: Option<Word>,
 }
 
-/// What a socket carries. A port of TCP and one of UDP are two, whatever their number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carries {
-    /// Streams of bytes: TCP, or a Unix socket.
-    #[default]
-    Streams,
-    /// Datagrams: UDP.
-    Datagrams,
-}
-
 impl<O: Default> Listen<O> {
     /// What a line says that names an address and no option.
     #[must_use]
     pub fn new(address: Address, word: Option<Word>) -> Listen<O> {
         Listen {
             options: ListenOptions::new(address),
-            carries: Carries::Streams,
             set: false,
             bind: false,
             own: O::default(),
@@ -111,7 +98,8 @@ pub fn addresses<O: Clone>(
         };
         for address in addresses {
             let is_same = |other: &Listen<O>| {
-                (&other.options.address, other.carries) == (&address, listen.carries)
+                (&other.options.address, other.options.carries)
+                    == (&address, listen.options.carries)
             };
             if all.iter().any(is_same) {
                 return Err(listen.fault(format!("a duplicate listen {address}")));

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use super::Carries;
+use super::listen::carries;
 use crate::engine::Socket;
 
 /// A socket that listens, or that takes datagrams, on its way to the threads that use it: from the process that bound it, or
@@ -17,6 +19,17 @@ impl BoundSocket {
 
     pub(crate) fn into_socket(self) -> Socket {
         self.0
+    }
+
+    /// What the socket carries.
+    #[must_use]
+    pub fn carries(&self) -> Carries {
+        match &self.0 {
+            // A descriptor that is no socket is refused where the socket is used.
+            Socket::Descriptor(descriptor) => carries(descriptor).unwrap_or_default(),
+            // The simulated network has no sockets of datagrams that are handed on.
+            Socket::Simulated(_) => Carries::Streams,
+        }
     }
 
     /// Another handle on the same socket, for another thread.

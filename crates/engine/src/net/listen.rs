@@ -11,11 +11,24 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::Address;
 use crate::sys;
 
-/// What a listening socket shall be like.
+/// What a socket carries. A port of TCP and one of UDP are two, whatever their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carries {
+    /// Streams of bytes: TCP, or a Unix socket.
+    #[default]
+    Streams,
+    /// Datagrams: UDP.
+    Datagrams,
+}
+
+/// What a listening socket shall be like. Of one for datagrams nothing else counts than address,
+/// `reuseport`, `rcvbuf`, `sndbuf` and `ipv6only`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
     /// Where to listen.
     pub address: Address,
+    /// What comes to the socket.
+    pub carries: Carries,
     /// Length of the queue of connections that wait to be accepted; the kernel bounds it by `net.core.somaxconn`.
     pub backlog: i32,
     /// `SO_REUSEPORT`: several sockets share the address, and the kernel spreads connections over them.
@@ -42,6 +55,7 @@ impl ListenOptions {
     pub fn new(address: Address) -> ListenOptions {
         ListenOptions {
             address,
+            carries: Carries::Streams,
             backlog: 511,
             reuseport: false,
             deferred: false,
@@ -98,14 +112,14 @@ impl From<CallError> for io::Error {
     }
 }
 
-/// Creates a socket, sets its options, binds it and listens.
+/// Creates a socket, sets its options, binds it and, if it is for streams, listens.
 ///
 /// A Unix socket gets mode 0666, as from nginx; an old file at its path is an error (`EADDRINUSE`).
 ///
 /// # Errors
 /// The first call that failed.
 pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
-    let socket = new_socket(&options.address).map_err(named("socket()"))?;
+    let socket = new_socket(&options.address, options.carries).map_err(named("socket()"))?;
     set_options(&socket, options)?;
     match &options.address {
         Address::Inet(address) => {
@@ -120,36 +134,51 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
             }
         }
     }
-    rustix::net::listen(&socket, options.backlog).map_err(|e| named("listen()")(e.into()))?;
+    if options.carries == Carries::Streams {
+        rustix::net::listen(&socket, options.backlog).map_err(|e| named("listen()")(e.into()))?;
+    }
     Ok(socket)
 }
 
-/// Where an open socket listens.
+/// Where an open socket listens, and for what.
 ///
 /// # Errors
 /// When the kernel does not say so.
-pub fn bound_address(socket: &OwnedFd) -> io::Result<Address> {
-    sys::local(socket.as_fd())
+pub fn bound_address(socket: &OwnedFd) -> io::Result<(Address, Carries)> {
+    Ok((sys::local(socket.as_fd())?, carries(socket)?))
 }
 
-fn new_socket(address: &Address) -> io::Result<OwnedFd> {
+/// What an open socket carries.
+///
+/// # Errors
+/// When it is no socket.
+pub(crate) fn carries(socket: impl AsFd) -> io::Result<Carries> {
+    Ok(match sockopt::socket_type(socket)? {
+        SocketType::DGRAM => Carries::Datagrams,
+        _ => Carries::Streams,
+    })
+}
+
+fn new_socket(address: &Address, carries: Carries) -> io::Result<OwnedFd> {
     let family = match address {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
+    let kind = match carries {
+        Carries::Streams => SocketType::STREAM,
+        Carries::Datagrams => SocketType::DGRAM,
+    };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        flags,
-        None,
-    )?)
+    Ok(rustix::net::socket_with(family, kind, flags, None)?)
 }
 
 /// What is set before the socket is bound, the changeable options included.
 fn set_options(socket: &OwnedFd, o: &ListenOptions) -> Result<(), CallError> {
-    sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
+    // Of datagrams a second server with that option would take those of the first, unnoticed.
+    if o.carries == Carries::Streams {
+        sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
+    }
     if let Address::Inet(address) = &o.address {
         if o.reuseport {
             share(socket)?;
@@ -177,6 +206,9 @@ pub fn share(socket: &OwnedFd) -> Result<(), CallError> {
 #[must_use]
 pub fn adjust(socket: &OwnedFd, options: &ListenOptions) -> Vec<CallError> {
     let mut results = changeable(socket, options);
+    if options.carries == Carries::Datagrams {
+        return results.into_iter().filter_map(Result::err).collect();
+    }
     if matches!(options.address, Address::Inet(_)) && !options.deferred {
         results.push(defer_accept(socket, 0));
     }
@@ -197,7 +229,7 @@ fn changeable(socket: &OwnedFd, o: &ListenOptions) -> Vec<Result<(), CallError>>
         let result = sockopt::set_socket_send_buffer_size(socket, bytes);
         results.push(result.map_err(failed("setsockopt(SO_SNDBUF)")));
     }
-    if matches!(o.address, Address::Unix(_)) {
+    if matches!(o.address, Address::Unix(_)) || o.carries == Carries::Datagrams {
         return results;
     }
     let nodelay = sockopt::set_tcp_nodelay(socket, o.nodelay);

@@ -20,7 +20,9 @@ pub use bound::BoundSocket;
 pub use connect::{connect, connect_with, unconnected};
 pub use datagram::Datagram;
 pub use datagram_socket::DatagramSocket;
-pub use listen::{CallError, KeepAlive, ListenOptions, adjust, bound_address, listen, share};
+pub use listen::{
+    CallError, Carries, KeepAlive, ListenOptions, adjust, bound_address, listen, share,
+};
 pub use listener::{Accept, Listener};
 pub use options::{ConnectError, ConnectStep, SocketOptions};
 pub use segment::Segment;

@@ -45,7 +45,8 @@ impl Accepting {
         !Rc::ptr_eq(&before, &door)
     }
 
-    fn door(&self) -> Rc<dyn Door> {
+    /// The door that the socket belongs to now.
+    pub(super) fn door(&self) -> Rc<dyn Door> {
         Rc::clone(&self.door.borrow())
     }
 }

@@ -4,6 +4,7 @@
 //! controlling thread as closures posted to each thread's engine.
 
 mod accept;
+mod receive;
 mod worker;
 
 use std::rc::Rc;

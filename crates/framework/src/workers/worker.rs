@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Arguments;
+use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +11,10 @@ use base::hash::Map;
 use base::level::Level;
 use base::slab::{Key, Slab};
 use engine::Event;
-use engine::net::Listener;
+use engine::net::{BoundSocket, Carries, DatagramSocket, Listener};
 
 use super::accept::{Accepting, accept};
+use super::receive::receive;
 use super::{Share, SocketId};
 use crate::counters::{Counters, ThreadCounters};
 use crate::door::{Door, ListenerId, Tenant};
@@ -213,22 +215,46 @@ impl Worker {
                 self.report(Level::Alert, format_args!("nothing serves {name}"));
                 continue;
             };
-            let listener = match Listener::new(socket) {
-                Ok(listener) => listener,
-                Err(error) => {
-                    let name = &id.0.0;
-                    let text = format_args!("listening on {name} failed: {error}");
-                    self.report(Level::Alert, text);
-                    continue;
-                }
-            };
             let accepting = Rc::new(Accepting::new(door));
-            self.accepting
-                .borrow_mut()
-                .insert(id.clone(), Rc::clone(&accepting));
+            if let Err(error) = self.begin(&id, socket, Rc::clone(&accepting)) {
+                let name = &id.0.0;
+                let text = format_args!("listening on {name} failed: {error}");
+                self.report(Level::Alert, text);
+                continue;
+            }
             self.accept_tasks.set(self.accept_tasks.get() + 1);
-            engine::spawn(accept(Rc::clone(self), id.0, listener, accepting));
+            self.accepting.borrow_mut().insert(id, accepting);
         }
+    }
+
+    /// Begins the task that takes what comes to a socket.
+    fn begin(
+        self: &Rc<Worker>,
+        id: &SocketId,
+        socket: BoundSocket,
+        accepting: Rc<Accepting>,
+    ) -> io::Result<()> {
+        let (worker, id) = (Rc::clone(self), id.0.clone());
+        match socket.carries() {
+            Carries::Streams => {
+                let listener = Listener::new(socket)?;
+                engine::spawn(accept(worker, id, listener, accepting));
+            }
+            Carries::Datagrams => {
+                let socket = DatagramSocket::new(socket)?;
+                engine::spawn(receive(worker, id, socket, accepting));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one more connection may begin, for which idle ones are closed if need be. Those that
+    /// are being closed take their places until their tasks have ended.
+    pub fn has_room(&self) -> bool {
+        if self.is_full() {
+            self.make_room();
+        }
+        self.connections.borrow().len() < self.connections_max + REUSED_MAX
     }
 
     /// The door of a listener in this generation.

@@ -1,36 +1,39 @@
 //! `proxy_pass`: a session is passed on to a peer of a group.
 //!
-//! Peers are tried until one can be connected to; then bytes are carried both ways ([`relay`]).
+//! Peers are tried until one can be connected to; then bytes ([`relay`]) or datagrams
+//! ([`datagrams`]) are carried both ways.
 
 pub(crate) mod attempts;
+mod datagrams;
 mod relay;
 pub(crate) mod settings;
 pub(crate) mod variables;
 
 use std::io::{self, ErrorKind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use engine::net::{Address, ConnectStep, SocketOptions, connect_with};
+use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions, connect_with};
 use framework::address;
 use logs::{Errno, Printable};
 use transport::Transport;
-use upstream::{Group, Lease, Selection};
+use upstream::{Group, Selection};
 
+use crate::connection::ClientEnd;
+use crate::datagrams::{DatagramEnd, Listed};
 use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
 use attempts::Attempt;
 use settings::{Proxy, Target};
 
-/// A connection to a peer, which counts as having the session until this is dropped.
-struct Upstream {
-    transport: Transport,
-    _lease: Option<Lease>,
-}
-
 /// Passes the session on; how it ends.
-pub(crate) async fn serve(session: &mut Session, settings: &Proxy) -> Status {
+pub(crate) async fn serve(
+    session: &mut Session,
+    settings: &Proxy,
+    listed: &mut Option<Listed>,
+) -> Status {
     let group = match &settings.target {
         Target::Group(group) => Arc::clone(group),
         Target::Text(text) => {
@@ -42,14 +45,56 @@ pub(crate) async fn serve(session: &mut Session, settings: &Proxy) -> Status {
             }
         }
     };
-    let upstream = match connect(session, settings, &group).await {
-        Ok(upstream) => upstream,
-        Err(status) => return status,
+    let connection = Rc::clone(&session.connection);
+    let status = match &connection.end {
+        ClientEnd::Stream(client) => stream(session, settings, &group, client).await,
+        ClientEnd::Datagrams(client) => exchange(session, settings, &group, client, listed).await,
+    };
+    note_end(session);
+    status.unwrap_or_else(|status| status)
+}
+
+/// Carries a client's bytes to a peer, and the peer's back. The error is a session without a peer.
+async fn stream(
+    session: &mut Session,
+    settings: &Proxy,
+    group: &Arc<Group>,
+    client: &Transport,
+) -> Result<Status, Status> {
+    let (upstream, mut selection) = connect(session, settings, group, try_stream).await?;
+    // The peer has the session until the lease is dropped.
+    let _lease = selection.answered();
+    session.doing = " while proxying connection";
+    relay::run(session, settings, client, &upstream).await;
+    Ok(Status::Ok)
+}
+
+/// Carries a client's datagrams to a peer, and the peer's back. The error is a session without a
+/// peer.
+async fn exchange(
+    session: &mut Session,
+    settings: &Proxy,
+    group: &Arc<Group>,
+    client: &DatagramEnd,
+    listed: &mut Option<Listed>,
+) -> Result<Status, Status> {
+    let connected = connect(session, settings, group, try_datagrams).await;
+    let (upstream, mut selection) = match connected {
+        Ok(connected) => connected,
+        Err(status) => {
+            session.take_first();
+            return Err(status);
+        }
     };
     session.doing = " while proxying connection";
-    relay::run(session, settings, &upstream.transport).await;
-    note_end(session);
-    Status::Ok
+    let ended = datagrams::run(session, settings, client, &upstream, listed).await;
+    // Whether a peer receives is known only by what comes back.
+    if !ended.has_peer_failed {
+        selection.answered();
+    } else if selection.failed(engine::now()).disabled {
+        logs::error!(session, Warn, "upstream server temporarily disabled");
+    }
+    Ok(ended.status)
 }
 
 /// The group of the one server whose address variables have given.
@@ -75,12 +120,14 @@ fn group_at(session: &Session, text: &[u8]) -> Option<Arc<Group>> {
     Some(Group::of_one(Bytes::copy_from_slice(text), address))
 }
 
-/// Tries the peers of a group until there is a connection to one.
-async fn connect(
+/// Tries the peers of a group until there is a connection to one, which `try_peer` makes: its inner
+/// error is logged, and tells of the peer; the outer one ends the session.
+async fn connect<T>(
     session: &mut Session,
     settings: &Proxy,
     group: &Arc<Group>,
-) -> Result<Upstream, Status> {
+    try_peer: impl AsyncFn(&mut Session, &Proxy, &Address) -> Result<Result<T, ()>, Status>,
+) -> Result<(T, Selection), Status> {
     let client = session.connection.peer().ip();
     let tries = settings.next_upstream_tries;
     let mut selection = Selection::new(group, tries).by_client(client);
@@ -97,12 +144,9 @@ async fn connect(
         };
         session.attempts.push(Attempt::at(name));
         match try_peer(session, settings, &address).await? {
-            Ok(transport) => {
+            Ok(connected) => {
                 selection.connected();
-                return Ok(Upstream {
-                    transport,
-                    _lease: selection.answered(),
-                });
+                return Ok((connected, selection));
             }
             Err(()) => {
                 if selection.failed(engine::now()).disabled {
@@ -124,9 +168,8 @@ fn may_try_next(settings: &Proxy, selection: &Selection, began: Instant) -> bool
     selection.tries_left() > 0 && settings.next_upstream && (timeout.is_zero() || elapsed < timeout)
 }
 
-/// Connects to one peer. The inner error is logged, and tells of the peer; the outer one ends the
-/// session.
-async fn try_peer(
+/// Connects to one peer.
+async fn try_stream(
     session: &mut Session,
     settings: &Proxy,
     address: &Address,
@@ -154,16 +197,39 @@ async fn try_peer(
     if session.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
         transport.set_nodelay(true);
     }
+    note_connected(session, "", &transport.local(), address);
+    Ok(Ok(transport))
+}
+
+/// Connects a socket of datagrams to one peer, which is told nothing by that.
+async fn try_datagrams(
+    session: &mut Session,
+    _: &Proxy,
+    address: &Address,
+) -> Result<Result<DatagramSocket, ()>, Status> {
+    let socket = match DatagramSocket::connect(address) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tell_failure(session, address, &error);
+            return Ok(Err(()));
+        }
+    };
+    if let Ok(local) = socket.local() {
+        note_connected(session, "udp ", &local, address);
+    }
+    Ok(Ok(socket))
+}
+
+/// Notes and logs that there is a connection to the peer that is tried.
+fn note_connected(session: &mut Session, udp: &str, local: &Address, address: &Address) {
     if let Some(attempt) = session.attempts.last_mut() {
         attempt.connect_time = Some(attempt.elapsed());
     }
     logs::error!(
         &WithoutFields(session),
         Info,
-        "proxy {} connected to {address}",
-        transport.local()
+        "{udp}proxy {local} connected to {address}"
     );
-    Ok(Ok(transport))
 }
 
 /// Logs why there is no connection. As in nginx the failure of a call that ends at once names the

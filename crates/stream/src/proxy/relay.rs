@@ -49,11 +49,15 @@ struct Way<'a> {
 }
 
 /// Carries bytes both ways, and logs how that ends.
-pub(super) async fn run(session: &Session, settings: &Proxy, upstream: &Transport) {
+pub(super) async fn run(
+    session: &Session,
+    settings: &Proxy,
+    client: &Transport,
+    upstream: &Transport,
+) {
     let Some(attempt) = session.attempts.last() else {
         return;
     };
-    let client = &session.connection.transport;
     let began = engine::now();
     let active = Cell::new(began);
     let held_back = Cell::new(0);

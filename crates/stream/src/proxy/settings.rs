@@ -93,6 +93,20 @@ static PROXY_SOCKET_KEEPALIVE: Setting<bool> =
         .default("off")
         .manual("Whether the kernel looks now and then if the server is still there.");
 
+static PROXY_REQUESTS: Setting<u64> = Setting::new("proxy_requests", &["number"], parse::number)
+    .contexts(CONTEXTS)
+    .default("0")
+    .manual(
+        "After so many datagrams of a client its next one begins a new session; 0 is no limit.",
+    );
+
+static PROXY_RESPONSES: Setting<u64> = Setting::new("proxy_responses", &["number"], parse::number)
+    .contexts(CONTEXTS)
+    .manual(
+        "How many datagrams of the server answer one of the client's. Once they have come the \
+             session ends; without the directive it lasts for `proxy_timeout`.",
+    );
+
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_PASS,
@@ -106,6 +120,8 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_NEXT_UPSTREAM_TRIES,
     &PROXY_NEXT_UPSTREAM_TIMEOUT,
     &PROXY_SOCKET_KEEPALIVE,
+    &PROXY_REQUESTS,
+    &PROXY_RESPONSES,
 ];
 
 /// A line of `proxy_pass`.
@@ -134,6 +150,10 @@ pub(crate) struct Proxy {
     /// Zero is no limit.
     pub(crate) next_upstream_timeout: Duration,
     pub(crate) socket_keepalive: bool,
+    /// Datagrams of a client that a session may have; 0 is no limit.
+    pub(crate) requests: u64,
+    /// Datagrams that answer each of the client's, if that is known.
+    pub(crate) responses: Option<u64>,
 }
 
 /// Whom sessions are passed on to.
@@ -170,6 +190,8 @@ pub(crate) fn of_server(
         next_upstream_tries: count(server.get(&PROXY_NEXT_UPSTREAM_TRIES)?),
         next_upstream_timeout: server.get(&PROXY_NEXT_UPSTREAM_TIMEOUT)?,
         socket_keepalive: server.get(&PROXY_SOCKET_KEEPALIVE)?,
+        requests: server.get(&PROXY_REQUESTS)?,
+        responses: server.written(&PROXY_RESPONSES)?,
     };
     Ok(Some((proxy, place.unwrap_or_default())))
 }

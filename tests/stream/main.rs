@@ -1,5 +1,7 @@
-//! The TCP proxy from outside: bytes, how sessions end, and what their lines say. On both engines;
+//! The TCP and UDP proxy from outside: bytes, how sessions end, and what their lines say. On both engines;
 //! the lines are those of nginx 1.31, against which TIDEGATE_BINARY checks the test itself.
+
+mod datagrams;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,0 +1,281 @@
+//! Datagrams both ways between a client and its peer, until as many have been answered as are
+//! expected, or both ends are silent for too long.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+
+use engine::Buffer;
+use engine::net::{Datagram, DatagramSocket};
+use engine::select::{Either, either};
+use logs::Errno;
+
+use super::settings::Proxy;
+use crate::datagrams::{DatagramEnd, Listed, send};
+use crate::session::{Session, Status};
+use crate::subject::{Counts, WithoutFields};
+
+/// How a session has ended.
+pub(super) struct Ended {
+    pub(super) status: Status,
+    /// Whether the peer was at fault.
+    pub(super) has_peer_failed: bool,
+}
+
+/// Why no more datagrams are carried.
+enum Reason {
+    /// As many answers have come as were expected.
+    Done,
+    /// Nothing came either way for too long.
+    Silence,
+    /// The process ends, or another client needs the place.
+    Shutdown,
+    /// A datagram could not be sent, which has been logged.
+    NotSent,
+}
+
+/// The datagrams of a session.
+struct Relay<'a> {
+    settings: &'a Proxy,
+    client: &'a DatagramEnd,
+    upstream: &'a DatagramSocket,
+    began: Instant,
+    /// When a datagram was last carried.
+    active: Instant,
+    /// Datagrams of the client.
+    requests: u64,
+    /// Datagrams of the peer, its refusals included as in nginx.
+    responses: u64,
+    has_peer_failed: bool,
+}
+
+/// Carries datagrams both ways, and logs how that ends. Once the client has sent as many as a
+/// session may have, its next one is no longer `listed` for this one.
+pub(super) async fn run(
+    session: &mut Session,
+    settings: &Proxy,
+    client: &DatagramEnd,
+    upstream: &DatagramSocket,
+    listed: &mut Option<Listed>,
+) -> Ended {
+    let now = engine::now();
+    let mut relay = Relay {
+        settings,
+        client,
+        upstream,
+        began: now,
+        active: now,
+        requests: 0,
+        responses: 0,
+        has_peer_failed: false,
+    };
+    let reason = loop {
+        if let Err(reason) = relay.carry_one(session).await {
+            break reason;
+        }
+        session.doing = " while proxying connection";
+        if settings.requests > 0 {
+            if relay.requests < settings.requests {
+                continue;
+            }
+            drop(listed.take());
+        }
+        if relay.has_every_response() {
+            break Reason::Done;
+        }
+    };
+    session.doing = " while proxying connection";
+    let status = relay.tell(session, &reason);
+    Ended {
+        status,
+        has_peer_failed: relay.has_peer_failed || status == Status::BadGateway,
+    }
+}
+
+impl Relay<'_> {
+    /// Waits for a datagram of either end and passes it on.
+    async fn carry_one(&mut self, session: &mut Session) -> Result<(), Reason> {
+        let (upload_rate, download_rate) = (self.settings.upload_rate, self.settings.download_rate);
+        let attempt_received = session
+            .attempts
+            .last()
+            .map_or(0, |last| last.received.get());
+        let client_from = self.ready_at(upload_rate, session.received.get());
+        let upstream_from = self.ready_at(download_rate, attempt_received);
+        // A session that its rate holds back is not silent.
+        let held_until = client_from.max(upstream_from).unwrap_or(self.active);
+        let silent_at = self.active.max(held_until) + self.settings.timeout;
+        let from_client = async {
+            wait_until(client_from).await;
+            self.client.next().await
+        };
+        let from_upstream = async {
+            wait_until(upstream_from).await;
+            self.upstream.recv().await
+        };
+        let came = either(
+            either(from_client, from_upstream),
+            engine::sleep_until(silent_at),
+        )
+        .await;
+        match came {
+            Either::First(Either::First(Some(bytes))) => self.pass_up(session, bytes).await,
+            Either::First(Either::First(None)) => self.finish(session).await,
+            Either::First(Either::Second(answer)) => self.pass_down(session, answer).await,
+            Either::Second(()) => Err(Reason::Silence),
+        }
+    }
+
+    /// When more may be read where a rate bounds what has been received so far, as nginx counts: by
+    /// whole seconds, the one under way included.
+    fn ready_at(&self, rate: u64, received: u64) -> Option<Instant> {
+        if rate == 0 {
+            return None;
+        }
+        let seconds = engine::now()
+            .saturating_duration_since(self.began)
+            .as_secs();
+        let excess = received.saturating_sub(rate.saturating_mul(seconds + 1));
+        let wait = excess.saturating_mul(1000) / rate + 1;
+        (excess > 0).then(|| engine::now() + Duration::from_millis(wait))
+    }
+
+    /// Passes a client's datagram on to the peer.
+    async fn pass_up(&mut self, session: &mut Session, bytes: Buffer) -> Result<(), Reason> {
+        self.note_use(session);
+        self.requests += 1;
+        let length = bytes.len() as u64;
+        add(&session.received, length);
+        let datagram = Datagram::new(bytes.into_bytes());
+        let mut sent = send(self.upstream, datagram.clone()).await;
+        if let Err(error) = &sent
+            && error.kind() == ErrorKind::ConnectionRefused
+        {
+            // The network tells of the datagram before, and has not taken this one.
+            self.responses += 1;
+            self.tell_refusal(session, error);
+            sent = send(self.upstream, datagram).await;
+        }
+        if let Err(error) = sent {
+            self.has_peer_failed = true;
+            session.doing = " while proxying and sending to upstream";
+            let error = Errno(&error);
+            logs::error!(session, Error, "sendmsg() failed {error}");
+            return Err(Reason::NotSent);
+        }
+        if let Some(attempt) = session.attempts.last() {
+            add(&attempt.sent, length);
+        }
+        Ok(())
+    }
+
+    /// Passes the peer's datagram on to the client.
+    async fn pass_down(
+        &mut self,
+        session: &mut Session,
+        answer: io::Result<Datagram<Buffer>>,
+    ) -> Result<(), Reason> {
+        self.note_use(session);
+        self.responses += 1;
+        if let Some(attempt) = session.attempts.last() {
+            attempt
+                .first_byte_time
+                .set(attempt.first_byte_time.get().or(Some(attempt.elapsed())));
+        }
+        let bytes = match answer {
+            Ok(datagram) => datagram.bytes,
+            Err(error) => {
+                self.tell_refusal(session, &error);
+                return Ok(());
+            }
+        };
+        let length = bytes.len() as u64;
+        if let Some(attempt) = session.attempts.last() {
+            add(&attempt.received, length);
+        }
+        if let Err(error) = self.client.send(bytes.into_bytes()).await {
+            session.doing = " while proxying and sending to client";
+            let error = Errno(&error);
+            logs::error!(session, Info, "sendmsg() failed {error}");
+            return Err(Reason::NotSent);
+        }
+        add(&session.sent, length);
+        Ok(())
+    }
+
+    /// The network has said that a datagram did not reach the peer.
+    fn tell_refusal(&mut self, session: &mut Session, error: &io::Error) {
+        self.has_peer_failed = true;
+        session.doing = " while proxying and reading from upstream";
+        logs::error!(session, Error, "recv() failed {}", Errno(error));
+    }
+
+    /// The session is to end. What has been asked is answered first: unlike nginx, which drops the
+    /// answer.
+    async fn finish(&mut self, session: &mut Session) -> Result<(), Reason> {
+        let expected = self.settings.responses.unwrap_or(1);
+        while self.responses < expected.saturating_mul(self.requests) {
+            let silent_at = self.active + self.settings.timeout;
+            let given_up = either(engine::sleep_until(silent_at), self.client.aborted());
+            match either(self.upstream.recv(), given_up).await {
+                Either::First(answer) => self.pass_down(session, answer).await?,
+                Either::Second(Either::First(())) => return Err(Reason::Silence),
+                Either::Second(Either::Second(())) => break,
+            }
+        }
+        Err(Reason::Shutdown)
+    }
+
+    fn note_use(&mut self, session: &Session) {
+        self.active = engine::now();
+        self.client.note_use(&session.connection.worker);
+    }
+
+    /// Whether every response has come, if it is known how many there are.
+    fn has_every_response(&self) -> bool {
+        let expected = self.settings.responses;
+        expected.is_some_and(|each| self.responses >= each.saturating_mul(self.requests))
+    }
+
+    /// Logs how the session ends.
+    fn tell(&self, session: &Session, reason: &Reason) -> Status {
+        let what = match reason {
+            Reason::Done => "udp done",
+            Reason::Silence if self.settings.responses.is_none() || self.has_every_response() => {
+                "udp timed out"
+            }
+            Reason::Silence => {
+                let text = "upstream timed out (110: Connection timed out)";
+                logs::error!(session, Error, "{text}");
+                return Status::BadGateway;
+            }
+            Reason::Shutdown => {
+                logs::error!(&WithoutFields(session), Info, "disconnected on shutdown");
+                return Status::Ok;
+            }
+            Reason::NotSent => return Status::Ok,
+        };
+        let Relay {
+            requests,
+            responses,
+            ..
+        } = self;
+        let counts = Counts(session);
+        logs::error!(
+            &WithoutFields(session),
+            Info,
+            "{what}, packets from/to client:{requests}/{responses}{counts}"
+        );
+        Status::Ok
+    }
+}
+
+async fn wait_until(time: Option<Instant>) {
+    if let Some(time) = time {
+        engine::sleep_until(time).await;
+    }
+}
+
+fn add(count: &Cell<u64>, more: u64) {
+    count.set(count.get() + more);
+}

@@ -1,0 +1,242 @@
+//! Datagrams: which of them make a session, how a session ends, and what its lines say.
+
+use std::net::UdpSocket;
+use std::thread;
+
+use support::PATIENCE;
+use support::is_nginx;
+use support::master::{Master, wait_for};
+use support::port::free_port;
+
+use super::{configure, each_engine, sessions, start};
+
+/// Says each datagram back behind `>`; the port.
+fn echo_datagrams() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 65536];
+        while let Ok((count, client)) = socket.recv_from(&mut buffer) {
+            let answer = [b">", &buffer[..count]].concat();
+            // The longest datagram has no room for the sign.
+            let answer = if answer.len() > 65507 {
+                &answer[1..]
+            } else {
+                &answer
+            };
+            socket.send_to(answer, client).unwrap();
+        }
+    });
+    port
+}
+
+/// A client whose datagrams go to a port.
+fn datagrams_to(port: u16) -> UdpSocket {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(("127.0.0.1", port)).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+fn receive(client: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 65536];
+    let count = client.recv(&mut buffer).unwrap();
+    buffer.truncate(count);
+    buffer
+}
+
+/// A port of UDP that nothing has.
+fn closed_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+#[test]
+fn a_datagram_and_its_answer_make_a_session() {
+    for engine in each_engine() {
+        let (behind, port, other) = (echo_datagrams(), free_port(), free_port());
+        let master = start(
+            engine,
+            &format!(
+                "server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{behind};
+                           proxy_responses 1; }}
+                 server {{ listen 127.0.0.1:{other} udp; return '$protocol $remote_addr'; }}"
+            ),
+        );
+        let client = datagrams_to(port);
+        client.send(b"one").unwrap();
+        assert_eq!(receive(&client), b">one");
+        let empty = datagrams_to(port);
+        empty.send(b"").unwrap();
+        assert_eq!(receive(&empty), b">");
+        let told = datagrams_to(other);
+        told.send(b"who").unwrap();
+        assert_eq!(receive(&told), b"UDP 127.0.0.1");
+        let lines = sessions(&master, 3);
+        let upstream = format!("127.0.0.1:{behind}");
+        assert_eq!(lines[0], format!("127.0.0.1 UDP 200 4 3 {upstream} 3 4"));
+        assert_eq!(lines[1], format!("127.0.0.1 UDP 200 1 0 {upstream} 0 1"));
+        assert_eq!(lines[2], "127.0.0.1 UDP 200 13 3 - - -");
+        let info = master.read("logs/info.log");
+        for line in [
+            format!(" connected to 127.0.0.1:{port}\n"),
+            format!(" connected to {upstream}\n"),
+            "udp done, packets from/to client:1/1, bytes from/to client:3/4, \
+             bytes from/to upstream:4/3\n"
+                .to_owned(),
+        ] {
+            assert!(info.contains(&line), "{line} in {info}");
+        }
+        assert!(info.contains("udp client 127.0.0.1:"), "{info}");
+        assert!(info.contains("udp proxy 127.0.0.1:"), "{info}");
+    }
+}
+
+#[test]
+fn a_session_of_datagrams_is_as_long_as_its_counts_say() {
+    for engine in each_engine() {
+        let (behind, port) = (echo_datagrams(), free_port());
+        let [twice, silent] = [free_port(), free_port()];
+        let master = start(
+            engine,
+            &format!(
+                "proxy_timeout 300ms;
+                 server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{behind}; }}
+                 server {{ listen 127.0.0.1:{twice} udp; proxy_pass 127.0.0.1:{behind};
+                           proxy_requests 2; proxy_responses 1; }}
+                 server {{ listen 127.0.0.1:{silent} udp; proxy_pass 127.0.0.1:{behind};
+                           proxy_responses 0; }}"
+            ),
+        );
+        // Without a count a session takes whatever comes until both ends are silent.
+        let client = datagrams_to(port);
+        for text in ["a", "bc", "def"] {
+            client.send(text.as_bytes()).unwrap();
+            assert_eq!(receive(&client), format!(">{text}").as_bytes());
+        }
+        let upstream = format!("127.0.0.1:{behind}");
+        let all = sessions(&master, 1);
+        assert_eq!(all[0], format!("127.0.0.1 UDP 200 9 6 {upstream} 6 9"));
+
+        // The third datagram of a client is of another session.
+        let client = datagrams_to(twice);
+        for text in ["1", "2", "3"] {
+            client.send(text.as_bytes()).unwrap();
+        }
+        let mut answers: Vec<_> = (0..3).map(|_| receive(&client)).collect();
+        answers.sort_unstable();
+        assert_eq!(answers, [b">1", b">2", b">3"]);
+        let all = sessions(&master, 3);
+        assert_eq!(all[1], format!("127.0.0.1 UDP 200 4 2 {upstream} 2 4"));
+        assert_eq!(all[2], format!("127.0.0.1 UDP 200 2 1 {upstream} 1 2"));
+
+        // No answer is expected: the session is over at once.
+        let client = datagrams_to(silent);
+        client.send(b"log line").unwrap();
+        let all = sessions(&master, 4);
+        assert_eq!(all[3], format!("127.0.0.1 UDP 200 0 8 {upstream} 8 0"));
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_datagrams_is_told_of() {
+    for engine in each_engine() {
+        let (closed, port) = (closed_port(), free_port());
+        let [mute, denied] = [free_port(), free_port()];
+        let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let deaf_port = deaf.local_addr().unwrap().port();
+        let master = start(
+            engine,
+            &format!(
+                "proxy_timeout 200ms; proxy_responses 1;
+                 server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{closed}; }}
+                 server {{ listen 127.0.0.1:{mute} udp; proxy_pass 127.0.0.1:{deaf_port}; }}
+                 server {{ listen 127.0.0.1:{denied} udp; proxy_pass 127.0.0.1:{deaf_port};
+                           deny all; }}"
+            ),
+        );
+        for (number, to) in [port, mute, denied].into_iter().enumerate() {
+            datagrams_to(to).send(b"hello").unwrap();
+            sessions(&master, number + 1);
+        }
+        assert_eq!(
+            sessions(&master, 3),
+            [
+                format!("127.0.0.1 UDP 200 0 5 127.0.0.1:{closed} 5 0"),
+                format!("127.0.0.1 UDP 502 0 5 127.0.0.1:{deaf_port} 5 0"),
+                "127.0.0.1 UDP 403 0 5 - - -".to_owned(),
+            ]
+        );
+        let info = master.read("logs/info.log");
+        for line in [
+            "recv() failed (111: Connection refused) while proxying and reading from upstream, \
+             udp client: 127.0.0.1, server: 127.0.0.1:",
+            "upstream timed out (110: Connection timed out) while proxying connection, \
+             udp client: 127.0.0.1",
+            "access forbidden by rule while initializing session, udp client: 127.0.0.1",
+        ] {
+            assert!(info.contains(line), "{line} in {info}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_any_length_pass_and_a_reload_cuts_no_session() {
+    for engine in each_engine() {
+        let (behind, port) = (echo_datagrams(), free_port());
+        let lines = |comment: &str| {
+            format!(
+                "{comment} server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{behind}; }}"
+            )
+        };
+        let master = start(engine, &lines(""));
+        let client = datagrams_to(port);
+        // nginx cuts what is longer than its buffer of 16 KB.
+        let lengths: &[usize] = if is_nginx() {
+            &[1, 9000]
+        } else {
+            &[1, 9000, 40_000, 65_506]
+        };
+        for length in lengths {
+            client.send(&vec![b'x'; *length]).unwrap();
+            assert_eq!(receive(&client).len(), length + 1);
+        }
+        if is_nginx() {
+            continue;
+        }
+        let other = free_port();
+        let second = format!("server {{ listen 127.0.0.1:{other} udp; return new; }}");
+        configure(&master, engine, &lines(&second));
+        master.signal("HUP");
+        wait_for("the new server", || {
+            let probe = datagrams_to(other);
+            probe.send(b"?").unwrap();
+            let mut answer = [0; 3];
+            probe.recv(&mut answer).is_ok()
+        });
+        client.send(b"still there").unwrap();
+        assert_eq!(receive(&client), b">still there");
+        let info = master.read("logs/info.log");
+        assert_eq!(info.matches("udp proxy").count(), 1, "{info}");
+    }
+}
+
+#[test]
+fn a_line_for_datagrams_refuses_options_of_streams() {
+    let options = ["backlog=5", "deferred", "fastopen=3", "so_keepalive=on"];
+    for option in options {
+        let master = Master::new();
+        configure(
+            &master,
+            "",
+            &format!("server {{ listen 127.0.0.1:1 udp {option}; return x; }}"),
+        );
+        let (_, refused) = master.run(&["-t"]);
+        let name = option.split('=').next().unwrap();
+        let text = format!("\"{name}\" parameter is incompatible with \"udp\"");
+        assert!(refused.contains(&text), "{refused}");
+    }
+}
