@@ -1,5 +1,5 @@
-//! Objects in memory within a bound, for whatever is asked for by a key: the memory tier of the
-//! store.
+//! Objects by key within a bound. This page and the files beside it are the memory tier; objects in
+//! files are the business of [`disk`].
 //!
 //! A [`Store`] is a number of shards, each behind a lock of its own (`shard.rs`). A shard has an
 //! index from a key's hash to a place (`index.rs`), segments in which small objects lie one behind
@@ -12,6 +12,7 @@
 //! shard: it copies at most a small value or takes a share of an extent, makes no system call and
 //! asks the store nothing.
 
+pub mod disk;
 mod extent;
 mod ghost;
 mod index;

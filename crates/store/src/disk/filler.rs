@@ -1,0 +1,459 @@
+//! Fetching an entry and storing it: who does so holds a [`Filler`].
+//!
+//! A filler does no I/O. What is to be written it gives as a [`Write`], one at a time, which runs on
+//! a thread that may wait; the outcome comes back to [`Filler::wrote`]:
+//!
+//! ```text
+//! begin ─▶ push … push ─▶ finish         what has come, at once with the readers
+//!            │ next_write     │ next_write
+//!            ▼                ▼
+//!          Write::run       Write::run    makes room, writes; the last one writes the head and renames
+//! ```
+//!
+//! A file gets its head's first bytes last and its name after that: whatever is cut off before is no
+//! entry. Nothing is synchronised with the disk; after a loss of power lengths and checksums tell.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use crc32fast::Hasher;
+
+use super::fill::{Fill, Progress};
+use super::folder::{self, Failure};
+use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
+use super::id::{EntryId, TemporaryName};
+use super::index::{Names, Stored};
+use super::purge::Epoch;
+use super::room::{Doomed, Reserved};
+use super::{DiskStore, Millis, StoreError};
+
+/// Bytes that may wait for the disk before no more should be read from the upstream.
+pub const FILL_MEMORY_MAX: usize = 1 << 20;
+
+/// Bytes from which on they are written though more will come.
+const WRITE_MIN: usize = 64 * 1024;
+
+/// The right to store an entry; see the module.
+#[derive(Debug)]
+pub struct Filler {
+    store: Arc<DiskStore>,
+    fill: Arc<Fill>,
+    /// The id that no one else fetches meanwhile.
+    claimed: Option<EntryId>,
+    /// Where the entry is to be stored.
+    id: EntryId,
+    epoch: Epoch,
+    head: Option<Encoded>,
+    checksum: Hasher,
+    unwritten: Pieces,
+    unwritten_length: usize,
+    /// Bytes of the body in the file.
+    written: u64,
+    /// Bytes of the body that have come.
+    length: u64,
+    /// When the body ended.
+    finished: Option<Millis>,
+    storing: Storing,
+}
+
+#[derive(Debug)]
+enum Storing {
+    /// The next write may begin.
+    Idle(Option<Temporary>),
+    /// One is under way.
+    Writing,
+    /// Stored, or not to be stored.
+    Over,
+}
+
+/// How far storing has come after a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// There may be more to write.
+    More,
+    /// The entry is stored.
+    Committed,
+}
+
+impl Filler {
+    pub(super) fn new(
+        store: &Arc<DiskStore>,
+        fill: Arc<Fill>,
+        id: &EntryId,
+        is_claimed: bool,
+    ) -> Filler {
+        Filler {
+            epoch: store.purges.begin(),
+            store: Arc::clone(store),
+            fill,
+            claimed: is_claimed.then_some(*id),
+            id: *id,
+            head: None,
+            checksum: Hasher::new(),
+            unwritten: Pieces::new(),
+            unwritten_length: 0,
+            written: 0,
+            length: 0,
+            finished: None,
+            storing: Storing::Idle(None),
+        }
+    }
+
+    /// What readers see of it.
+    #[must_use]
+    pub fn fill(&self) -> &Arc<Fill> {
+        &self.fill
+    }
+
+    /// The head has come, and the entry is to be stored under `id`: the claimed one, or that of a
+    /// variant.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: the answer should be passed on and not stored.
+    pub fn begin(&mut self, id: EntryId, head: NewHead) -> Result<(), TooLarge> {
+        let encoded = Encoded::new(head)?;
+        self.id = id;
+        self.fill.begin(encoded.head.clone());
+        self.head = Some(encoded);
+        Ok(())
+    }
+
+    /// More of the body has come.
+    pub fn push(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.length += bytes.len() as u64;
+        if !matches!(self.storing, Storing::Over) {
+            self.checksum.update(&bytes);
+            self.unwritten_length += bytes.len();
+            self.unwritten.push(bytes.clone());
+        }
+        self.fill.push(bytes);
+    }
+
+    /// Whether more should be read from the upstream.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.fill.held() < FILL_MEMORY_MAX
+    }
+
+    /// Waits for [`Filler::has_room`] where nothing is written any more, so that readers alone make
+    /// room.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.fill.poll_room(FILL_MEMORY_MAX, context)
+    }
+
+    /// The body has ended.
+    ///
+    /// # Errors
+    /// Its length is not what the head has announced; then the fill is broken off.
+    pub fn finish(&mut self, now: Millis) -> Result<(), Fault> {
+        let head = self.head.as_ref();
+        let announced = head.and_then(|encoded| encoded.head.body_length);
+        if head.is_none() || announced.is_some_and(|length| length != self.length) {
+            self.storing = Storing::Over;
+            self.release();
+            self.fill.end(Progress::Broken);
+            return Err(Fault::BodyLength);
+        }
+        self.finished = Some(now);
+        self.fill.end(Progress::Complete);
+        Ok(())
+    }
+
+    /// What is to be written now, on a thread that may wait.
+    pub fn next_write(&mut self) -> Option<Write> {
+        let Storing::Idle(temporary) = &mut self.storing else {
+            return None;
+        };
+        let is_ready = self.finished.is_some() || self.unwritten_length >= WRITE_MIN;
+        let encoded = self.head.as_mut().filter(|_| is_ready)?;
+        let body_start = encoded.body_start();
+        let last = self.finished.map(|now| Last {
+            head: encoded.finished(self.length, self.checksum.clone().finalize()),
+            names: Names::of(&encoded.head),
+            epoch: self.epoch,
+            now,
+        });
+        let temporary = temporary.take();
+        let unfinished = match (&temporary, &last) {
+            (None, None) => Some(encoded.unfinished()),
+            _ => None,
+        };
+        let announced = encoded.head.body_length.unwrap_or(0);
+        let write = Write {
+            id: self.id,
+            at: body_start + self.written,
+            parts: self.unwritten.drain().collect(),
+            unfinished,
+            last,
+            temporary,
+            body_start,
+            end: body_start + self.length,
+            announced: body_start + announced,
+            is_announced: encoded.head.body_length.is_some(),
+            store: Arc::clone(&self.store),
+        };
+        self.unwritten_length = 0;
+        self.storing = Storing::Writing;
+        Some(write)
+    }
+
+    /// Takes the outcome of the write that was given last.
+    ///
+    /// # Errors
+    /// Why the entry is not stored. Readers go on from memory.
+    pub fn wrote(&mut self, written: Written) -> Result<Stage, StoreError> {
+        let Written {
+            outcome,
+            temporary,
+            end,
+            body_start,
+        } = written;
+        match outcome {
+            Ok(stage) => {
+                self.written = end - body_start;
+                if let Some(file) = temporary.as_ref().map(|temporary| &temporary.file) {
+                    self.fill.note_written(file, body_start, self.written);
+                }
+                self.storing = match stage {
+                    Stage::More => Storing::Idle(temporary),
+                    Stage::Committed => Storing::Over,
+                };
+                if stage == Stage::Committed {
+                    self.release();
+                }
+                Ok(stage)
+            }
+            Err(error) => {
+                self.storing = Storing::Over;
+                self.unwritten.clear();
+                self.unwritten_length = 0;
+                self.release();
+                self.fill.note_unkept();
+                Err(error)
+            }
+        }
+    }
+
+    /// The answer is not to be stored. With a marker, the id carries that for a while.
+    pub fn refuse(mut self, marker: Option<(u16, Millis)>, now: Millis) {
+        if let Some((marker, until)) = marker {
+            self.store.mark(&self.id, marker, until, now);
+        }
+        // Who waits may claim the entry as soon as it knows.
+        self.release();
+        self.fill.end(Progress::Refused);
+    }
+
+    /// Lets others claim the entry.
+    fn release(&mut self) {
+        if let Some(id) = self.claimed.take() {
+            self.store.index.of(&id).fills.remove(&id);
+        }
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.release();
+        self.store.purges.end();
+        self.fill.end(Progress::Broken);
+    }
+}
+
+/// A file that has no entry's name yet. Where it gets none it is unlinked by the next who may wait
+/// for the disk.
+#[derive(Debug)]
+struct Temporary {
+    store: Arc<DiskStore>,
+    name: TemporaryName,
+    file: Arc<OwnedFd>,
+    reserved: Option<Reserved>,
+    is_renamed: bool,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            self.store.room.doom(Doomed::Temporary(self.name));
+        }
+    }
+}
+
+/// Something to be written, on a thread that may wait.
+#[derive(Debug)]
+pub struct Write {
+    store: Arc<DiskStore>,
+    id: EntryId,
+    temporary: Option<Temporary>,
+    /// The head that stands in a file that is not finished, before the first write.
+    unfinished: Option<[Bytes; 2]>,
+    parts: Vec<Bytes>,
+    at: u64,
+    body_start: u64,
+    /// Length of the file after this.
+    end: u64,
+    /// Length of the file at the end, as far as it is known.
+    announced: u64,
+    is_announced: bool,
+    last: Option<Last>,
+}
+
+/// What only the last write has.
+#[derive(Debug)]
+struct Last {
+    head: [Bytes; 2],
+    names: Names,
+    epoch: Epoch,
+    now: Millis,
+}
+
+/// The outcome of a write.
+#[derive(Debug)]
+pub struct Written {
+    outcome: Result<Stage, StoreError>,
+    temporary: Option<Temporary>,
+    end: u64,
+    body_start: u64,
+}
+
+impl Write {
+    /// About how much is written.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
+    /// Writes, waiting for the disk.
+    #[must_use]
+    pub fn run(mut self) -> Written {
+        let outcome = self.write();
+        if outcome.is_err() {
+            // What has been written of it goes at once: the disk may be full.
+            self.temporary = None;
+            self.store.unlink_doomed();
+        }
+        Written {
+            outcome,
+            temporary: self.temporary,
+            end: self.end,
+            body_start: self.body_start,
+        }
+    }
+
+    fn write(&mut self) -> Result<Stage, StoreError> {
+        let is_first = self.temporary.is_none();
+        let mut reserved = match &mut self.temporary {
+            Some(temporary) => temporary.reserved.take(),
+            None => None,
+        }
+        .unwrap_or_else(|| Reserved::none(&self.store));
+        reserved.grow_to(self.room_needed())?;
+        if is_first {
+            self.store.keep_free(self.room_needed())?;
+        }
+        self.store.unlink_doomed();
+
+        let mut temporary = match self.temporary.take() {
+            Some(temporary) => temporary,
+            None => self.create()?,
+        };
+        let file = Arc::clone(&temporary.file);
+        // A failure drops the temporary file with all that it has taken.
+        if is_first {
+            let head = match &self.last {
+                Some(last) => Some(last.head.clone()),
+                None => self.unfinished.take(),
+            };
+            let parts: Vec<Bytes> = head
+                .into_iter()
+                .flatten()
+                .chain(self.parts.drain(..))
+                .collect();
+            folder::write_all(&*file, 0, &parts)?;
+        } else {
+            folder::write_all(&*file, self.at, &self.parts)?;
+            if let Some(last) = &self.last {
+                folder::write_all(&*file, 0, &last.head[..1])?;
+            }
+        }
+        let Some(last) = self.last.take() else {
+            temporary.reserved = Some(reserved);
+            self.temporary = Some(temporary);
+            return Ok(Stage::More);
+        };
+        self.store
+            .commit(&mut temporary, reserved, last, self.end)?;
+        self.temporary = Some(temporary);
+        Ok(Stage::Committed)
+    }
+
+    /// Length for which room is taken.
+    fn room_needed(&self) -> u64 {
+        if self.last.is_some() {
+            self.end
+        } else if self.is_announced {
+            self.announced.max(self.end)
+        } else {
+            self.store.room_ahead(self.end)
+        }
+    }
+
+    fn create(&self) -> Result<Temporary, Failure> {
+        let names = &self.store.temporaries;
+        let (name, file) = self.store.folder.create_temporary(self.id, names)?;
+        Ok(Temporary {
+            store: Arc::clone(&self.store),
+            name,
+            file: Arc::new(file),
+            reserved: None,
+            is_renamed: false,
+        })
+    }
+}
+
+impl DiskStore {
+    /// Makes a finished temporary file the entry.
+    fn commit(
+        &self,
+        temporary: &mut Temporary,
+        reserved: Reserved,
+        last: Last,
+        length: u64,
+    ) -> Result<(), StoreError> {
+        let Last {
+            names, epoch, now, ..
+        } = last;
+        let id = temporary.name.id;
+        let blocks = self.folder.blocks(length);
+        let _file = self.lock_file(&id);
+        if self.purges.concerns(epoch, &id, &names) {
+            return Err(StoreError::Purged);
+        }
+        self.folder.rename(temporary.name)?;
+        temporary.is_renamed = true;
+        self.forget_temporary(temporary.name);
+        reserved.give(blocks);
+        let stored = Stored {
+            blocks,
+            names: Some(names.clone()),
+            is_checked: true,
+            is_remembered: false,
+        };
+        self.note_stored(&id, stored, now);
+        // A purge that looked through the index meanwhile may have missed it.
+        if self.purges.concerns(epoch, &id, &names) {
+            self.remove_file(&id);
+            return Err(StoreError::Purged);
+        }
+        Ok(())
+    }
+}
+
+/// The head's own bytes are written alone when the file is finished.
+const _: () = assert!(FIXED_LENGTH < WRITE_MIN);

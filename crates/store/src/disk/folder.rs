@@ -1,0 +1,313 @@
+//! A cache's folder, opened once: every file of it is named relative to that descriptor, so that
+//! neither a renamed parent nor a confined process changes what is meant.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use base::hash::Set;
+use bytes::Bytes;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::id::{EntryId, EntryPath, Levels, NUMBERS, TemporaryName};
+
+/// Permissions of entries and folders are nginx's.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
+
+/// How far names of temporary files jump where one is taken.
+const NUMBER_JUMP: u64 = 123_456;
+
+/// How many names are tried.
+const NAMES_TRIED_MAX: usize = 100;
+
+/// Most parts that one `pwritev` takes (the kernel's `UIO_MAXIOV` is 1024).
+const PARTS_MAX: usize = 64;
+
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Folder {
+    descriptor: OwnedFd,
+    /// A description of its own for the lock that says who owns the folder: what was inherited
+    /// from another process shares its lock with it.
+    lock: OwnedFd,
+    levels: Levels,
+    block_size: u64,
+    next_number: AtomicU64,
+    /// The kernel does not know `openat2`, or a filter forbids it.
+    no_cached_open: AtomicBool,
+}
+
+impl Folder {
+    /// Opens the folder; makes it where it is missing.
+    pub(super) fn open(path: &Path, levels: Levels) -> Result<Folder, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(path, flags, Mode::empty());
+        let descriptor = match open() {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdir(path, FOLDER_MODE) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error),
+                }
+                open()?
+            }
+            opened => opened?,
+        };
+        Folder::from_descriptor(descriptor, levels)
+    }
+
+    pub(super) fn from_descriptor(descriptor: OwnedFd, levels: Levels) -> Result<Folder, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lock = rustix::fs::openat(&descriptor, ".", flags, Mode::empty())?;
+        let block_size = rustix::fs::fstatvfs(&descriptor)?.f_bsize.max(1);
+        // Another number in each process, so that names seldom meet those of the one before.
+        let first = base::hash::of(b"temporary") % NUMBERS;
+        Ok(Folder {
+            descriptor,
+            lock,
+            levels,
+            block_size,
+            next_number: AtomicU64::new(first),
+            no_cached_open: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    pub(super) fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
+    /// How many blocks a file of this length takes.
+    pub(super) fn blocks(&self, length: u64) -> u64 {
+        length.div_ceil(self.block_size)
+    }
+
+    /// Bytes that the file system has left for us.
+    pub(super) fn free(&self) -> Result<u64, Errno> {
+        let stat = rustix::fs::fstatvfs(&self.descriptor)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize.max(1)))
+    }
+
+    /// Whether this process owns the folder from now on, or does so already. The lock goes with
+    /// the process that has it, however that ends.
+    pub(super) fn try_lock(&self) -> bool {
+        match rustix::fs::flock(&self.lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => false,
+            // A file system without locks: nothing could ever be owned.
+            Ok(()) | Err(_) => true,
+        }
+    }
+
+    /// Opens an entry for reading.
+    pub(super) fn open_entry(&self, id: &EntryId) -> Result<OwnedFd, Errno> {
+        self.open_below(self.levels.path(id).as_str(), READ)
+    }
+
+    /// Opens an entry for changing its head.
+    pub(super) fn open_entry_to_change(&self, id: &EntryId) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.open_below(self.levels.path(id).as_str(), flags)
+    }
+
+    /// Opens an entry for reading if that needs no disk; nothing where it might.
+    pub(super) fn open_entry_in_memory(&self, id: &EntryId) -> Option<Result<OwnedFd, Errno>> {
+        if self.no_cached_open.load(Ordering::Relaxed) {
+            return None;
+        }
+        let path = self.levels.path(id);
+        let mode = Mode::empty();
+        let cached = ResolveFlags::CACHED;
+        match rustix::fs::openat2(&self.descriptor, path.as_str(), READ, mode, cached) {
+            Err(Errno::AGAIN) => None,
+            Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
+                self.no_cached_open.store(true, Ordering::Relaxed);
+                None
+            }
+            result => Some(result),
+        }
+    }
+
+    fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(&self.descriptor, path, flags, Mode::empty())
+    }
+
+    /// Opens a folder of this one to list it; the folder itself is `.`.
+    pub(super) fn open_folder(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.open_below(path, flags)
+    }
+
+    /// What is known of an entry's file.
+    pub(super) fn stat_entry(&self, id: &EntryId) -> Result<Stat, Errno> {
+        let path = self.levels.path(id);
+        rustix::fs::statat(&self.descriptor, path.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Makes a temporary file beside an entry, and the subfolders that both lie in. `names` has its
+    /// name before it is there.
+    pub(super) fn create_temporary(
+        &self,
+        id: EntryId,
+        names: &Mutex<Set<TemporaryName>>,
+    ) -> Result<(TemporaryName, OwnedFd), Failure> {
+        let names = || names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut step = 1;
+        for _ in 0..NAMES_TRIED_MAX {
+            let number = self.next_number.fetch_add(step, Ordering::Relaxed) % NUMBERS;
+            let name = TemporaryName { id, number };
+            let path = self.levels.temporary_path(name);
+            names().insert(name);
+            let error = match self.create(path.as_str()) {
+                Ok(file) => return Ok((name, file)),
+                Err(error) => error,
+            };
+            names().remove(&name);
+            match error {
+                Errno::NOENT => self.make_folders(&path)?,
+                Errno::EXIST => step = NUMBER_JUMP,
+                error => return Err(Failure::of("openat()", error)),
+            }
+        }
+        Err(Failure::of("openat()", Errno::EXIST))
+    }
+
+    fn create(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.descriptor, path, flags, FILE_MODE)
+    }
+
+    fn make_folders(&self, path: &EntryPath) -> Result<(), Failure> {
+        for folder in path.folders() {
+            self.make_folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a folder below this one, if it is not there.
+    pub(super) fn make_folder(&self, path: &str) -> Result<(), Failure> {
+        match rustix::fs::mkdirat(&self.descriptor, path, FOLDER_MODE) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(Failure::of("mkdirat()", error)),
+        }
+    }
+
+    /// Makes a temporary file the entry.
+    pub(super) fn rename(&self, name: TemporaryName) -> Result<(), Failure> {
+        let from = self.levels.temporary_path(name);
+        let to = self.levels.path(&name.id);
+        self.rename_below(from.as_str(), to.as_str())
+    }
+
+    pub(super) fn rename_below(&self, from: &str, to: &str) -> Result<(), Failure> {
+        rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to)
+            .map_err(|error| Failure::of("renameat()", error))
+    }
+
+    pub(super) fn unlink_entry(&self, id: &EntryId) -> Result<(), Errno> {
+        self.unlink(self.levels.path(id).as_str())
+    }
+
+    pub(super) fn unlink_temporary(&self, name: TemporaryName) -> Result<(), Errno> {
+        self.unlink(self.levels.temporary_path(name).as_str())
+    }
+
+    fn unlink(&self, path: &str) -> Result<(), Errno> {
+        rustix::fs::unlinkat(&self.descriptor, path, AtFlags::empty())
+    }
+
+    /// Opens another file below the folder for reading.
+    pub(super) fn open_other(&self, path: &str) -> Result<OwnedFd, Errno> {
+        self.open_below(path, READ)
+    }
+
+    /// Opens another file below the folder to change it.
+    pub(super) fn open_other_to_change(&self, path: &str) -> Result<OwnedFd, Errno> {
+        self.open_below(path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+    }
+
+    /// Makes another file below the folder, or empties it.
+    pub(super) fn create_other(&self, path: &str) -> Result<OwnedFd, Failure> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.descriptor, path, flags, FILE_MODE)
+            .map_err(|error| Failure::of("openat()", error))
+    }
+}
+
+/// A system call about a file of the cache that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The call, as log lines name it.
+    pub call: &'static str,
+    error: Errno,
+}
+
+impl Failure {
+    pub(super) fn of(call: &'static str, error: Errno) -> Failure {
+        Failure { call, error }
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn error(&self) -> std::io::Error {
+        self.error.into()
+    }
+}
+
+/// Writes all of `parts` one behind the other.
+pub(super) fn write_all(file: impl AsFd, mut at: u64, parts: &[Bytes]) -> Result<(), Failure> {
+    let mut parts = parts.iter().map(|part| &part[..]);
+    loop {
+        let mut slices: [IoSlice<'_>; PARTS_MAX] = [IoSlice::new(&[]); PARTS_MAX];
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(&mut parts) {
+            *slice = IoSlice::new(part);
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let mut left = slices.get_mut(..count).unwrap_or_default();
+        while !left.is_empty() {
+            match rustix::io::pwritev(&file, left, at) {
+                // Only a device without room takes nothing without saying why.
+                Ok(0) if left.iter().any(|slice| !slice.is_empty()) => {
+                    return Err(Failure::of("pwritev()", Errno::NOSPC));
+                }
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut left, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Failure::of("pwritev()", error)),
+            }
+        }
+    }
+}
+
+/// Reads into `memory` until it is full or the file ends. How much was read.
+pub(super) fn read_all(file: impl AsFd, at: u64, memory: &mut [u8]) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while let Some(rest) = memory.get_mut(filled..)
+        && !rest.is_empty()
+    {
+        match rustix::io::pread(&file, rest, at + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,276 @@
+//! Names of entries: the MD5 of a key, and the path that nginx gives it below a cache's folder.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use md5::{Digest, Md5};
+
+/// Length of an id as text.
+pub(super) const HEX_LENGTH: usize = 32;
+
+/// How many levels of subfolders there may be.
+const LEVELS_MAX: usize = 3;
+
+/// Most digits of a level's name.
+const LEVEL_LENGTH_MAX: usize = 2;
+
+/// Digits behind the name of a temporary file.
+pub(super) const NUMBER_LENGTH: usize = 10;
+
+/// Longest path: the levels, each with its slash, a name, a dot and a number.
+const PATH_LENGTH_MAX: usize = LEVELS_MAX * (LEVEL_LENGTH_MAX + 1) + HEX_LENGTH + 1 + NUMBER_LENGTH;
+
+/// What an entry is known by: the MD5 of its key, or of what a variant is told apart by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EntryId(pub [u8; 16]);
+
+impl EntryId {
+    /// The MD5 of the parts one behind the other.
+    #[must_use]
+    pub fn of(parts: &[&[u8]]) -> EntryId {
+        let mut digest = Md5::new();
+        for part in parts {
+            digest.update(part);
+        }
+        EntryId(digest.finalize().into())
+    }
+
+    /// Reads 32 small hexadecimal digits.
+    #[must_use]
+    pub fn from_hex(digits: &[u8]) -> Option<EntryId> {
+        let digits: &[u8; HEX_LENGTH] = digits.try_into().ok()?;
+        let mut id = [0; 16];
+        for (byte, pair) in id.iter_mut().zip(digits.as_chunks::<2>().0) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(EntryId(id))
+    }
+
+    fn hex(&self) -> [u8; HEX_LENGTH] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; HEX_LENGTH];
+        for (pair, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *pair = [
+                DIGITS[usize::from(byte >> 4)],
+                DIGITS[usize::from(byte & 15)],
+            ];
+        }
+        hex
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hex()
+            .iter()
+            .try_for_each(|digit| f.write_char(char::from(*digit)))
+    }
+}
+
+impl fmt::Debug for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The value of a digit as nginx writes it: small letters only.
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// How many of the last digits of an id name each level of subfolders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    lengths: [u8; LEVELS_MAX],
+    count: usize,
+}
+
+/// A text that names no levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidLevels;
+
+impl FromStr for Levels {
+    type Err = InvalidLevels;
+
+    /// Reads `1:2`: up to three levels of one or two digits each.
+    fn from_str(text: &str) -> Result<Levels, InvalidLevels> {
+        let mut levels = Levels::default();
+        for level in text.split(':') {
+            let length = match level {
+                "1" => 1,
+                "2" => 2,
+                _ => return Err(InvalidLevels),
+            };
+            *levels.lengths.get_mut(levels.count).ok_or(InvalidLevels)? = length;
+            levels.count += 1;
+        }
+        Ok(levels)
+    }
+}
+
+impl Levels {
+    /// Lengths of the names of the levels, from the outermost.
+    pub(super) fn lengths(&self) -> &[u8] {
+        self.lengths.get(..self.count).unwrap_or_default()
+    }
+
+    /// The path of an entry below the folder.
+    pub(super) fn path(&self, id: &EntryId) -> EntryPath {
+        let mut path = EntryPath::default();
+        let hex = id.hex();
+        let mut end = HEX_LENGTH;
+        for length in self.lengths() {
+            let start = end.saturating_sub(usize::from(*length));
+            path.push(hex.get(start..end).unwrap_or_default());
+            path.push(b"/");
+            path.folders_end = path.length;
+            end = start;
+        }
+        path.push(&hex);
+        path
+    }
+
+    /// The path of a temporary file beside an entry.
+    pub(super) fn temporary_path(&self, name: TemporaryName) -> EntryPath {
+        let mut path = self.path(&name.id);
+        path.push(b".");
+        let mut divisor = NUMBERS / 10;
+        for _ in 0..NUMBER_LENGTH {
+            path.push(&[b'0' + (name.number / divisor % 10) as u8]);
+            divisor = (divisor / 10).max(1);
+        }
+        path
+    }
+}
+
+/// How many numbers of temporary files there are.
+pub(super) const NUMBERS: u64 = 10_000_000_000;
+
+/// Name of a temporary file: that of its entry and a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct TemporaryName {
+    pub(super) id: EntryId,
+    pub(super) number: u64,
+}
+
+impl TemporaryName {
+    /// Reads a name such as `0123456789abcdef0123456789abcdef.0000000001`.
+    pub(super) fn parse(name: &[u8]) -> Option<TemporaryName> {
+        let (hex, rest) = name.split_at_checked(HEX_LENGTH)?;
+        let id = EntryId::from_hex(hex)?;
+        let number = rest.strip_prefix(b".")?;
+        if number.len() != NUMBER_LENGTH || !number.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+        Some(TemporaryName { id, number })
+    }
+}
+
+/// A path below the folder, which takes no memory elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryPath {
+    bytes: [u8; PATH_LENGTH_MAX],
+    length: usize,
+    folders_end: usize,
+}
+
+impl Default for EntryPath {
+    fn default() -> EntryPath {
+        EntryPath {
+            bytes: [0; PATH_LENGTH_MAX],
+            length: 0,
+            folders_end: 0,
+        }
+    }
+}
+
+impl EntryPath {
+    fn push(&mut self, part: &[u8]) {
+        let end = self.length + part.len();
+        if let Some(room) = self.bytes.get_mut(self.length..end) {
+            room.copy_from_slice(part);
+            self.length = end;
+        }
+    }
+
+    /// All of it.
+    pub(super) fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.length).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+
+    /// The subfolders that it lies in, from the outermost.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+        let path = self.as_str();
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        ends.filter(|end| *end < self.folders_end)
+            .map(move |end| path.get(..end).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By nginx's documentation of `proxy_cache_path`.
+    #[test]
+    fn path_is_nginxs() {
+        let id = EntryId::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
+        let path = |levels: &str| levels.parse::<Levels>().unwrap().path(&id);
+        assert_eq!(
+            path("1:2").as_str(),
+            "c/29/b7f54b2df7773722d382f4809d65029c"
+        );
+        assert_eq!(
+            path("2:2:1").as_str(),
+            "9c/02/5/b7f54b2df7773722d382f4809d65029c"
+        );
+        let none = Levels::default().path(&id);
+        assert_eq!(none.as_str(), "b7f54b2df7773722d382f4809d65029c");
+        assert_eq!(none.folders().count(), 0);
+        assert_eq!(path("1:2").folders().collect::<Vec<_>>(), ["c", "c/29"]);
+    }
+
+    /// `printf GET | md5sum` and the like.
+    #[test]
+    fn id_is_the_md5_of_the_parts() {
+        let id = EntryId::of(&[b"G", b"ET"]);
+        assert_eq!(id.to_string(), "7528035a93ee69cedb1dbddb2f0bfcc8");
+        assert_eq!(EntryId::from_hex(id.to_string().as_bytes()), Some(id));
+        assert_eq!(
+            EntryId::from_hex(id.to_string().to_uppercase().as_bytes()),
+            None
+        );
+        assert_eq!(EntryId::from_hex(b"7528"), None);
+    }
+
+    #[test]
+    fn levels_are_one_or_two_digits() {
+        for wrong in ["", "3", "1:", "1:2:1:2", "1:0", "a", "12"] {
+            assert_eq!(wrong.parse::<Levels>(), Err(InvalidLevels), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn temporary_names_are_read_as_they_are_written() {
+        let name = TemporaryName {
+            id: EntryId::of(&[b"key"]),
+            number: 1_234_567_890,
+        };
+        let path = "1:2".parse::<Levels>().unwrap().temporary_path(name);
+        let file = path.as_str().rsplit('/').next().unwrap();
+        assert!(file.ends_with(".1234567890"));
+        assert_eq!(TemporaryName::parse(file.as_bytes()), Some(name));
+        assert_eq!(TemporaryName::parse(&file.as_bytes()[1..]), None);
+        assert_eq!(TemporaryName::parse(&file.as_bytes()[..42]), None);
+        assert_eq!(
+            TemporaryName::parse(file.replace('.', "-").as_bytes()),
+            None
+        );
+    }
+}

@@ -1,0 +1,692 @@
+//! Which entries there are: by id, in the order of their last use, without looking at the disk.
+//!
+//! A shard has a lock of its own, records in one vector, chains of records by hash, and a list of
+//! them from the newest use to the oldest. A record may stand for an entry with a file, or only
+//! count how often its id was asked for and carry the caller's marker. What is evicted from the
+//! index is no longer there for anyone; that its file is unlinked is `room.rs`' business.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::hash::Map;
+
+use super::Millis;
+use super::fill::Fill;
+use super::id::EntryId;
+
+/// Bytes that the index takes for an entry: its record, its bucket, and the room that a growing
+/// vector leaves. nginx takes 128.
+pub const ENTRY_SIZE: usize = 80;
+
+/// Entries that a shard is made for.
+const SHARD_ENTRIES: usize = 16 * 1024;
+
+const SHARDS_MAX: usize = 64;
+
+/// A shard holds at least so many.
+const ENTRIES_MIN: usize = 16;
+
+const NONE: u32 = u32::MAX;
+
+/// Records by which a shard grows at least.
+const GROWTH_MIN: usize = 64;
+
+/// What the index keeps of an entry's file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stored {
+    pub(super) blocks: u64,
+    pub(super) names: Option<Names>,
+    /// The body's checksum has been checked by this process, or made by it.
+    pub(super) is_checked: bool,
+    /// Read from the saved index: whether there is a file is still to be seen.
+    pub(super) is_remembered: bool,
+}
+
+/// Hashes of the names by which an entry is purged together with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) group: u64,
+    pub(super) tags: Box<[u64]>,
+}
+
+/// What the index says before an entry's file is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) blocks: u64,
+    pub(super) is_checked: bool,
+    /// The file has not been seen by this process, or its names are not known.
+    pub(super) is_incomplete: bool,
+    /// Only the saved index has told of it.
+    pub(super) is_remembered: bool,
+    pub(super) revision: u32,
+}
+
+/// An entry that has been taken out of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Removed {
+    pub(super) id: EntryId,
+    /// Nothing where there was no file.
+    pub(super) blocks: Option<u64>,
+}
+
+/// What is known of an id.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) has_file: bool,
+    pub(super) uses: u32,
+    pub(super) marker: Option<u16>,
+    pub(super) fill: Option<Arc<Fill>>,
+}
+
+/// A record as it is saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) id: EntryId,
+    pub(super) blocks: u32,
+    pub(super) uses: u16,
+    pub(super) used: Millis,
+    pub(super) names: Option<Names>,
+}
+
+#[derive(Debug)]
+struct Record {
+    id: EntryId,
+    group: u64,
+    used: Millis,
+    marker_until: Millis,
+    blocks: u32,
+    revision: u32,
+    newer: u32,
+    older: u32,
+    chain: u32,
+    uses: u16,
+    marker: u16,
+    flags: u8,
+}
+
+const HAS_FILE: u8 = 1;
+const HAS_NAMES: u8 = 2;
+const IS_CHECKED: u8 = 4;
+const IS_REMEMBERED: u8 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shard {
+    records: Vec<Record>,
+    /// First of the free records, which are chained.
+    free: u32,
+    buckets: Box<[u32]>,
+    newest: u32,
+    oldest: u32,
+    count: usize,
+    files: usize,
+    capacity: usize,
+    revision: u32,
+    /// Only of entries that have any.
+    tags: Map<EntryId, Box<[u64]>>,
+    /// The fetches that have been claimed.
+    pub(super) fills: Map<EntryId, Arc<Fill>>,
+}
+
+/// All shards.
+#[derive(Debug)]
+pub(super) struct Index {
+    shards: Box<[Place]>,
+}
+
+/// Locks of neighbours do not share a line of the processor's cache.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Place {
+    shard: Mutex<Shard>,
+    /// When the oldest of its records was last used.
+    oldest_used: AtomicU64,
+}
+
+/// A shard that is looked at or changed.
+pub(super) struct Locked<'a> {
+    shard: MutexGuard<'a, Shard>,
+    place: &'a Place,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let oldest = self.shard.at(self.shard.oldest);
+        let used = oldest.map_or(u64::MAX, |oldest| oldest.used);
+        self.place.oldest_used.store(used, Ordering::Relaxed);
+    }
+}
+
+impl std::ops::Deref for Locked<'_> {
+    type Target = Shard;
+
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl std::ops::DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+}
+
+impl Index {
+    /// An index that takes at most so many bytes.
+    pub(super) fn new(size: usize) -> Index {
+        let capacity = (size / ENTRY_SIZE).max(ENTRIES_MIN);
+        let count = (capacity / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
+        let count = 1 << count.ilog2();
+        let place = |_| Place {
+            shard: Mutex::new(Shard::new(capacity.div_ceil(count))),
+            oldest_used: AtomicU64::new(u64::MAX),
+        };
+        Index {
+            shards: (0..count).map(place).collect(),
+        }
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard of an id.
+    pub(super) fn of(&self, id: &EntryId) -> Locked<'_> {
+        // The upper half: buckets go by the lower one.
+        let number = (base::hash::of(&id.0) >> 32) as usize & (self.shards.len() - 1);
+        self.shard(number)
+    }
+
+    pub(super) fn shard(&self, number: usize) -> Locked<'_> {
+        let place = &self.shards[number % self.shards.len()];
+        // Nothing below panics between two changes that belong together.
+        let shard = place.shard.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { shard, place }
+    }
+
+    /// The shard that has the record whose use is longest ago, and when that was.
+    pub(super) fn oldest(&self) -> Option<(usize, Millis)> {
+        let used = |place: &Place| place.oldest_used.load(Ordering::Relaxed);
+        let shards = self.shards.iter().map(used).enumerate();
+        shards
+            .min_by_key(|shard| shard.1)
+            .filter(|oldest| oldest.1 < u64::MAX)
+    }
+
+    /// Takes out the record whose use is longest ago.
+    pub(super) fn evict(&self) -> Option<Removed> {
+        let (number, _) = self.oldest()?;
+        self.shard(number).remove_oldest()
+    }
+
+    /// How many entries have a file.
+    pub(super) fn files(&self) -> usize {
+        (0..self.shards())
+            .map(|number| self.shard(number).files)
+            .sum()
+    }
+}
+
+impl Shard {
+    fn new(capacity: usize) -> Shard {
+        Shard {
+            records: Vec::new(),
+            free: NONE,
+            buckets: Box::default(),
+            newest: NONE,
+            oldest: NONE,
+            count: 0,
+            files: 0,
+            capacity: capacity.min(NONE as usize),
+            revision: 0,
+            tags: Map::default(),
+            fills: Map::default(),
+        }
+    }
+
+    /// What is known of an id; counts as a use of it.
+    pub(super) fn lookup(&mut self, id: &EntryId, now: Millis) -> Known {
+        let mut known = Known::default();
+        if let Some(at) = self.find(id) {
+            self.touch(at, now);
+            if let Some(record) = self.at_mut(at) {
+                record.uses = record.uses.saturating_add(1);
+                known.has_file = record.flags & HAS_FILE != 0;
+                known.uses = u32::from(record.uses);
+                known.marker = (record.marker_until > now).then_some(record.marker);
+            }
+        }
+        if !self.fills.is_empty() {
+            known.fill = self.fills.get(id).cloned();
+        }
+        known
+    }
+
+    /// Counts a use of what may not be stored. What had to make room for that is returned.
+    pub(super) fn note_use(&mut self, id: &EntryId, now: Millis) -> (u32, Option<Removed>) {
+        if self.find(id).is_some() {
+            return (self.lookup(id, now).uses, None);
+        }
+        let removed = self.make_room();
+        let at = self.add(*id, now);
+        if let Some(record) = self.at_mut(at) {
+            record.uses = 1;
+        }
+        (1, removed)
+    }
+
+    /// Has an id carry the caller's marker. What had to make room for that is returned.
+    pub(super) fn mark(
+        &mut self,
+        id: &EntryId,
+        marker: u16,
+        until: Millis,
+        now: Millis,
+    ) -> Option<Removed> {
+        let mut removed = None;
+        let at = self.find(id).unwrap_or_else(|| {
+            removed = self.make_room();
+            self.add(*id, now)
+        });
+        if let Some(record) = self.at_mut(at) {
+            record.marker = marker;
+            record.marker_until = until;
+        }
+        removed
+    }
+
+    /// What is known of an entry's file; not a use of it.
+    pub(super) fn expected(&self, id: &EntryId) -> Option<Expected> {
+        let record = self.at(self.find(id)?)?;
+        (record.flags & HAS_FILE != 0).then_some(Expected {
+            blocks: u64::from(record.blocks),
+            is_checked: record.flags & IS_CHECKED != 0,
+            is_incomplete: record.flags & (IS_REMEMBERED | HAS_NAMES) != HAS_NAMES,
+            is_remembered: record.flags & IS_REMEMBERED != 0,
+            revision: record.revision,
+        })
+    }
+
+    /// Notes that an entry has a file: a new one, or one that has been found. The blocks of the
+    /// file that it replaces are returned, and what had to make room.
+    pub(super) fn insert(
+        &mut self,
+        id: &EntryId,
+        stored: Stored,
+        now: Millis,
+    ) -> (Option<u64>, Option<Removed>) {
+        let mut removed = None;
+        let at = match self.find(id) {
+            Some(at) => {
+                self.touch(at, now);
+                at
+            }
+            None => {
+                removed = self.make_room();
+                self.add(*id, now)
+            }
+        };
+        self.revision = self.revision.wrapping_add(1);
+        let revision = self.revision;
+        let Some(record) = self.at_mut(at) else {
+            return (None, removed);
+        };
+        let had_file = record.flags & HAS_FILE != 0;
+        let replaced = had_file.then_some(u64::from(record.blocks));
+        record.revision = revision;
+        record.blocks = u32::try_from(stored.blocks).unwrap_or(u32::MAX);
+        record.uses = record.uses.max(1);
+        record.marker_until = 0;
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        record.flags = HAS_FILE
+            | flag(stored.names.is_some(), HAS_NAMES)
+            | flag(stored.is_checked, IS_CHECKED)
+            | flag(stored.is_remembered, IS_REMEMBERED);
+        record.group = stored.names.as_ref().map_or(0, |names| names.group);
+        self.tags.remove(id);
+        if let Some(names) = stored.names
+            && !names.tags.is_empty()
+        {
+            self.tags.insert(*id, names.tags);
+        }
+        self.files += usize::from(!had_file);
+        (replaced, removed)
+    }
+
+    /// Notes that the file of a revision has been seen, and its names where they were not known.
+    pub(super) fn note_seen(&mut self, id: &EntryId, names: Option<Names>) {
+        let Some(at) = self.find(id) else { return };
+        let Some(record) = self.at_mut(at) else {
+            return;
+        };
+        record.flags &= !IS_REMEMBERED;
+        if let Some(names) = names
+            && record.flags & HAS_NAMES == 0
+        {
+            record.flags |= HAS_NAMES;
+            record.group = names.group;
+            if !names.tags.is_empty() {
+                self.tags.insert(*id, names.tags);
+            }
+        }
+    }
+
+    /// Notes that the body of the file of this revision is as its checksum says.
+    pub(super) fn note_checked(&mut self, id: &EntryId, revision: u32) {
+        if let Some(at) = self.find(id)
+            && let Some(record) = self.at_mut(at)
+            && record.revision == revision
+        {
+            record.flags |= IS_CHECKED;
+        }
+    }
+
+    /// Forgets an entry.
+    pub(super) fn remove(&mut self, id: &EntryId) -> Option<Removed> {
+        let at = self.find(id)?;
+        self.remove_at(at)
+    }
+
+    /// Forgets an entry if its file is still the one of this revision.
+    pub(super) fn remove_revision(&mut self, id: &EntryId, revision: u32) -> Option<Removed> {
+        let at = self.find(id)?;
+        (self.at(at)?.revision == revision)
+            .then(|| self.remove_at(at))
+            .flatten()
+    }
+
+    /// Forgets the record whose use is longest ago.
+    pub(super) fn remove_oldest(&mut self) -> Option<Removed> {
+        self.remove_at(self.oldest)
+    }
+
+    /// Forgets the record whose use is longest ago, if it was not used since.
+    pub(super) fn remove_unused(&mut self, since: Millis) -> Option<Removed> {
+        let oldest = self.at(self.oldest)?;
+        (oldest.used <= since)
+            .then(|| self.remove_oldest())
+            .flatten()
+    }
+
+    /// Ids of the entries with a file that `matches` says; those whose names are not known are
+    /// `None` to it.
+    pub(super) fn ids_of(
+        &self,
+        mut matches: impl FnMut(Option<NamesRef<'_>>) -> bool,
+    ) -> Vec<EntryId> {
+        let files = self.listed().filter(|record| record.flags & HAS_FILE != 0);
+        let matching = files.filter(|record| {
+            let names = NamesRef {
+                group: record.group,
+                tags: self.tags.get(&record.id).map_or(&[], |tags| &tags[..]),
+            };
+            matches((record.flags & HAS_NAMES != 0).then_some(names))
+        });
+        matching.map(|record| record.id).collect()
+    }
+
+    /// Ids of entries that the saved index has told of and whose file has not been seen.
+    pub(super) fn remembered(&self) -> Vec<EntryId> {
+        let told = HAS_FILE | IS_REMEMBERED;
+        let records = self.listed().filter(|record| record.flags & told == told);
+        records.map(|record| record.id).collect()
+    }
+
+    /// All entries with a file, from the one used longest ago.
+    pub(super) fn saved(&self) -> Vec<Saved> {
+        let files = self.listed().filter(|record| record.flags & HAS_FILE != 0);
+        let saved = files.map(|record| Saved {
+            id: record.id,
+            blocks: record.blocks,
+            uses: record.uses,
+            used: record.used,
+            names: (record.flags & HAS_NAMES != 0).then(|| Names {
+                group: record.group,
+                tags: self.tags.get(&record.id).cloned().unwrap_or_default(),
+            }),
+        });
+        saved.collect()
+    }
+
+    /// Puts a saved entry back, whose last use was at `used`. Whether there was room and none of
+    /// its id.
+    pub(super) fn restore(&mut self, saved: Saved) -> bool {
+        if self.find(&saved.id).is_some() || self.count >= self.capacity {
+            return false;
+        }
+        let stored = Stored {
+            blocks: u64::from(saved.blocks),
+            names: saved.names,
+            is_checked: false,
+            is_remembered: true,
+        };
+        self.insert(&saved.id, stored, saved.used);
+        if let Some(at) = self.find(&saved.id) {
+            self.sort_in(at);
+            if let Some(record) = self.at_mut(at) {
+                record.uses = saved.uses.max(1);
+            }
+        }
+        true
+    }
+
+    /// Moves a record from the newest end to where its last use belongs, looked for from the
+    /// oldest end: entries are restored from the newest to the oldest.
+    fn sort_in(&mut self, at: u32) {
+        let Some(used) = self.at(at).map(|record| record.used) else {
+            return;
+        };
+        self.unlink(at);
+        let mut newer = self.oldest;
+        while let Some(record) = self.at(newer)
+            && record.used < used
+        {
+            newer = record.newer;
+        }
+        match newer {
+            NONE => self.link_newest(at),
+            _ => self.link_behind(at, newer),
+        }
+    }
+
+    /// From the oldest to the newest.
+    fn listed(&self) -> impl Iterator<Item = &Record> {
+        let mut at = self.oldest;
+        std::iter::from_fn(move || {
+            let record = self.at(at)?;
+            at = record.newer;
+            Some(record)
+        })
+    }
+
+    fn at(&self, at: u32) -> Option<&Record> {
+        self.records.get(at as usize)
+    }
+
+    fn at_mut(&mut self, at: u32) -> Option<&mut Record> {
+        self.records.get_mut(at as usize)
+    }
+
+    fn find(&self, id: &EntryId) -> Option<u32> {
+        let mut at = *self.buckets.get(self.bucket(id))?;
+        while let Some(record) = self.at(at) {
+            if record.id == *id {
+                return Some(at);
+            }
+            at = record.chain;
+        }
+        None
+    }
+
+    fn bucket(&self, id: &EntryId) -> usize {
+        // Clients choose keys, so that the digits of an id are theirs to choose as well.
+        base::hash::of(&id.0) as u32 as usize & self.buckets.len().wrapping_sub(1)
+    }
+
+    /// Where the shard is full the oldest makes room.
+    fn make_room(&mut self) -> Option<Removed> {
+        (self.count >= self.capacity)
+            .then(|| self.remove_oldest())
+            .flatten()
+    }
+
+    fn add(&mut self, id: EntryId, now: Millis) -> u32 {
+        let length = self.records.len();
+        let is_full = length == self.records.capacity() || length >= self.buckets.len();
+        if is_full && self.free == NONE {
+            self.grow();
+        }
+        let record = Record {
+            id,
+            group: 0,
+            used: now,
+            marker_until: 0,
+            blocks: 0,
+            revision: 0,
+            newer: NONE,
+            older: NONE,
+            chain: NONE,
+            uses: 0,
+            marker: 0,
+            flags: 0,
+        };
+        let at = self.free;
+        let at = match self.records.get_mut(at as usize) {
+            Some(place) => {
+                self.free = place.chain;
+                *place = record;
+                at
+            }
+            None => {
+                self.records.push(record);
+                (self.records.len() - 1) as u32
+            }
+        };
+        let bucket = self.bucket(&id);
+        if let Some(first) = self.buckets.get_mut(bucket) {
+            let chain = std::mem::replace(first, at);
+            if let Some(record) = self.at_mut(at) {
+                record.chain = chain;
+            }
+        }
+        self.link_newest(at);
+        self.count += 1;
+        at
+    }
+
+    /// Makes room for half as many records again, and twice as many buckets where they run out.
+    fn grow(&mut self) {
+        let more = (self.records.len() / 2).max(GROWTH_MIN);
+        let more = more.min(self.capacity.saturating_sub(self.records.len()).max(1));
+        self.records.reserve_exact(more);
+        let buckets = (self.records.len() + more).next_power_of_two();
+        if buckets <= self.buckets.len() {
+            return;
+        }
+        self.buckets = vec![NONE; buckets].into();
+        let mut at = self.oldest;
+        while let Some(record) = self.at(at) {
+            let (id, newer) = (record.id, record.newer);
+            let bucket = self.bucket(&id);
+            if let Some(first) = self.buckets.get_mut(bucket) {
+                let chain = std::mem::replace(first, at);
+                if let Some(record) = self.at_mut(at) {
+                    record.chain = chain;
+                }
+            }
+            at = newer;
+        }
+    }
+
+    fn remove_at(&mut self, at: u32) -> Option<Removed> {
+        let record = self.at(at)?;
+        let (id, chain) = (record.id, record.chain);
+        let blocks = (record.flags & HAS_FILE != 0).then_some(u64::from(record.blocks));
+        self.unlink(at);
+        let bucket = self.bucket(&id);
+        if self.buckets.get(bucket) == Some(&at) {
+            if let Some(first) = self.buckets.get_mut(bucket) {
+                *first = chain;
+            }
+        } else {
+            let mut before = self.buckets.get(bucket).copied().unwrap_or(NONE);
+            while let Some(record) = self.at_mut(before) {
+                if record.chain == at {
+                    record.chain = chain;
+                    break;
+                }
+                before = record.chain;
+            }
+        }
+        let free = std::mem::replace(&mut self.free, at);
+        if let Some(record) = self.at_mut(at) {
+            record.chain = free;
+        }
+        self.tags.remove(&id);
+        self.count -= 1;
+        self.files -= usize::from(blocks.is_some());
+        Some(Removed { id, blocks })
+    }
+
+    /// Makes a record the newest.
+    fn touch(&mut self, at: u32, now: Millis) {
+        if let Some(record) = self.at_mut(at) {
+            // Threads may give times that are a moment apart.
+            record.used = record.used.max(now);
+        }
+        if self.newest != at {
+            self.unlink(at);
+            self.link_newest(at);
+        }
+    }
+
+    /// Takes a record out of the list.
+    fn unlink(&mut self, at: u32) {
+        let Some(record) = self.at(at) else { return };
+        let (newer, older) = (record.newer, record.older);
+        match self.at_mut(newer) {
+            Some(record) => record.older = older,
+            None => self.newest = older,
+        }
+        match self.at_mut(older) {
+            Some(record) => record.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+
+    fn link_newest(&mut self, at: u32) {
+        let older = self.newest;
+        if let Some(record) = self.at_mut(at) {
+            record.newer = NONE;
+            record.older = older;
+        }
+        match self.at_mut(older) {
+            Some(record) => record.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+    }
+
+    /// Puts a record behind one that was used later.
+    fn link_behind(&mut self, at: u32, newer: u32) {
+        let older = self.at(newer).map_or(NONE, |record| record.older);
+        if let Some(record) = self.at_mut(at) {
+            record.newer = newer;
+            record.older = older;
+        }
+        if let Some(record) = self.at_mut(newer) {
+            record.older = at;
+        }
+        match self.at_mut(older) {
+            Some(record) => record.newer = at,
+            None => self.oldest = at,
+        }
+    }
+}
+
+/// [`Names`] that are looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NamesRef<'a> {
+    pub(super) group: u64,
+    pub(super) tags: &'a [u64],
+}

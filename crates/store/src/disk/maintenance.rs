@@ -1,0 +1,66 @@
+//! What is done now and then, beside service: entries that were not used for long go, bounds that
+//! have become smaller are kept, files that are doomed are unlinked.
+
+use std::sync::atomic::Ordering;
+
+use super::{DiskStore, Millis};
+
+/// What a step of maintenance has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Entries that are gone.
+    pub removed: usize,
+    /// Whether there is more to do.
+    pub is_more: bool,
+}
+
+impl DiskStore {
+    /// Whether this process owns index and eviction of the folder from now on: one does at a time.
+    /// It no longer does when it ends, however that comes.
+    pub fn try_own(&self) -> bool {
+        self.folder.try_lock()
+    }
+
+    /// Removes up to so many entries that must go, waiting for the disk.
+    pub fn maintain(&self, entries_max: usize, now: Millis) -> Maintained {
+        let mut removed = 0;
+        while removed < entries_max && (self.expire(now) || self.keep_max()) {
+            removed += 1;
+        }
+        self.unlink_doomed();
+        if removed < entries_max {
+            // A file system that cannot tell has no bound to keep.
+            let _ = self.keep_free(0);
+        }
+        Maintained {
+            removed,
+            is_more: removed == entries_max,
+        }
+    }
+
+    /// Lets go an entry that was not used for long. Whether there was one.
+    fn expire(&self, now: Millis) -> bool {
+        let inactive = self.inactive.load(Ordering::Relaxed);
+        let Some(before) = now.checked_sub(inactive) else {
+            return false;
+        };
+        let Some((number, used)) = self.index.oldest() else {
+            return false;
+        };
+        if used > before {
+            return false;
+        }
+        let removed = self.index.shard(number).remove_unused(before);
+        let Some(removed) = removed else {
+            return false;
+        };
+        self.let_go(removed);
+        self.counters.expired.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Lets go an entry where more is used than may be. Whether there was one.
+    fn keep_max(&self) -> bool {
+        self.room.is_over() && self.evict()
+    }
+}

@@ -1,0 +1,395 @@
+//! Objects in files of a folder: the disk tier of the store.
+//!
+//! One file an object, under nginx's path (`id.rs`), with a head of our own (`head.rs`) or of
+//! nginx's (`nginx.rs`, read only). An index in memory knows which files there are and when they
+//! were last used (`index.rs`); it is saved now and then (`saved.rs`), and what it does not know is
+//! found by looking through the folder beside service (`scan.rs`). Room is made before something is
+//! written (`room.rs`). An entry is written beside its place and renamed (`filler.rs`), and read by
+//! many while it is being filled (`fill.rs`).
+//!
+//! ```text
+//! lookup ─▶ Present ─▶ open_in_memory ─▶ head, body          a hit, without waiting
+//!    │          └ disk needed ─▶ open_entry                  … on a thread that may wait
+//!    └────▶ Absent ─▶ claim ─▶ Filler ─▶ Write::run …        a miss that is stored
+//!                       └ Taken ─▶ Fill::reader              a miss that another stores
+//! ```
+//!
+//! It knows no protocol and no configuration, and starts no thread. What says that it waits for the
+//! disk is for threads that may; all else takes one lock of one shard at most. Times that it counts
+//! by are the caller's clock, which must not go back ([`Millis`]); times in heads are the caller's
+//! business alone.
+
+mod fill;
+mod filler;
+mod folder;
+mod head;
+mod id;
+mod index;
+mod maintenance;
+mod nginx;
+mod open;
+mod purge;
+mod room;
+mod saved;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::hash::Set;
+use rustix::io::Errno;
+
+pub use fill::{Fill, Part, Progress, Reader, TAIL_MAX};
+pub use filler::{FILL_MEMORY_MAX, Filler, Stage, Write, Written};
+pub use folder::Failure;
+pub use head::{Fault, HEAD_LENGTH_MAX, Head, NewHead, Origin, Times, TooLarge};
+pub use id::{EntryId, InvalidLevels, Levels};
+pub use index::ENTRY_SIZE;
+pub use maintenance::Maintained;
+pub use open::{CHECKED_FIRST_MAX, Miss, Opened};
+pub use purge::Purged;
+pub use saved::Loaded;
+pub use scan::Scanner;
+
+use folder::Folder;
+use id::TemporaryName;
+use index::{Index, Removed, Stored};
+use purge::Purges;
+use room::Room;
+
+/// Milliseconds of the caller's clock, which does not go back.
+pub type Millis = u64;
+
+/// Locks of files, by id: who changes what a name stands for holds its lock.
+const FILE_LOCKS: usize = 64;
+
+/// What a disk store is made with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder. It is made if it is missing; its parent must be there.
+    pub path: PathBuf,
+    /// Levels of subfolders.
+    pub levels: Levels,
+    /// Bytes that the index may take: [`ENTRY_SIZE`] an entry.
+    pub index_size: usize,
+    /// Bytes that the files may take together.
+    pub max_size: Option<u64>,
+    /// Bytes that are to stay free on the file system; 0 where nothing is asked for.
+    pub min_free: u64,
+    /// How long an entry stays that is not used.
+    pub inactive: Millis,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct DiskStore {
+    folder: Folder,
+    index: Index,
+    room: Room,
+    min_free: AtomicU64,
+    inactive: AtomicU64,
+    /// Whether the index knows every entry of the folder.
+    is_scanned: AtomicBool,
+    file_locks: [Mutex<()>; FILE_LOCKS],
+    /// The temporary files of this process.
+    temporaries: Mutex<Set<TemporaryName>>,
+    purges: Purges,
+    /// Held by who saves the index.
+    saving: Mutex<()>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    stored: AtomicU64,
+    evicted: AtomicU64,
+    expired: AtomicU64,
+    gone: AtomicU64,
+    wrong: AtomicU64,
+}
+
+/// What a store holds and has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries in the index.
+    pub entries: u64,
+    /// Bytes that their files and those being filled take.
+    pub bytes: u64,
+    /// Entries that were stored.
+    pub stored: u64,
+    /// Entries that had to make room.
+    pub evicted: u64,
+    /// Entries that were not used for long.
+    pub expired: u64,
+    /// Entries whose file was unlinked by others.
+    pub gone: u64,
+    /// Entries whose file was not what it should be.
+    pub wrong: u64,
+}
+
+/// Why an entry is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// It is larger than what may be used, or nothing can make room.
+    NoRoom,
+    /// It was purged while it was fetched.
+    Purged,
+    /// The folder or the disk refuses.
+    Failed(Failure),
+}
+
+impl StoreError {
+    fn io(call: &'static str, error: Errno) -> StoreError {
+        StoreError::Failed(Failure::of(call, error))
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> StoreError {
+        StoreError::Failed(failure)
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::NoRoom => f.write_str("the cache has no room"),
+            StoreError::Purged => f.write_str("the entry has been purged"),
+            StoreError::Failed(failure) => {
+                write!(f, "{} failed: {}", failure.call, failure.error())
+            }
+        }
+    }
+}
+
+/// Whether an entry is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The index knows a file of it.
+    Present,
+    /// The folder has not been looked through yet: opening tells.
+    Unknown,
+    /// There is none.
+    Absent,
+}
+
+/// What is known of an id.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// Whether it is stored.
+    pub presence: Presence,
+    /// How often it was asked for, this time included; 0 where nothing is known of it.
+    pub uses: u32,
+    /// What [`DiskStore::mark`] has left, as long as that holds.
+    pub marker: Option<u16>,
+    /// The fetch that has been claimed and is under way; also of an entry that is present.
+    pub fill: Option<Arc<Fill>>,
+}
+
+/// Whether a fetch may be made.
+#[derive(Debug)]
+pub enum Claim {
+    /// It is the caller's to make.
+    Won(Box<Filler>),
+    /// Another makes it.
+    Taken(Arc<Fill>),
+}
+
+impl DiskStore {
+    /// Opens a folder, waiting for the disk.
+    ///
+    /// # Errors
+    /// Those of `mkdir()` and `open()`.
+    pub fn open(settings: &Settings) -> io::Result<Arc<DiskStore>> {
+        let folder = Folder::open(&settings.path, settings.levels)?;
+        Ok(DiskStore::with(folder, settings))
+    }
+
+    /// Uses a folder that is open.
+    ///
+    /// # Errors
+    /// Those of `open()`.
+    pub fn in_folder(folder: OwnedFd, settings: &Settings) -> io::Result<Arc<DiskStore>> {
+        let folder = Folder::from_descriptor(folder, settings.levels)?;
+        Ok(DiskStore::with(folder, settings))
+    }
+
+    fn with(folder: Folder, settings: &Settings) -> Arc<DiskStore> {
+        let store = DiskStore {
+            folder,
+            index: Index::new(settings.index_size),
+            room: Room::new(u64::MAX),
+            min_free: AtomicU64::new(0),
+            inactive: AtomicU64::new(0),
+            is_scanned: AtomicBool::new(false),
+            file_locks: [const { Mutex::new(()) }; FILE_LOCKS],
+            temporaries: Mutex::default(),
+            purges: Purges::default(),
+            saving: Mutex::default(),
+            counters: Counters::default(),
+        };
+        store.set_bounds(settings.max_size, settings.min_free, settings.inactive);
+        Arc::new(store)
+    }
+
+    /// Changes the bounds. What is above them goes with the next [`DiskStore::maintain`].
+    pub fn set_bounds(&self, max_size: Option<u64>, min_free: u64, inactive: Millis) {
+        let blocks = max_size.map_or(u64::MAX / 2, |size| size / self.folder.block_size());
+        self.room.set_max(blocks);
+        self.min_free.store(min_free, Ordering::Relaxed);
+        self.inactive.store(inactive, Ordering::Relaxed);
+    }
+
+    /// What is known of an id, without looking at the disk. Counts as a use of it.
+    #[must_use]
+    pub fn lookup(&self, id: &EntryId, now: Millis) -> Lookup {
+        let known = self.index.of(id).lookup(id, now);
+        let presence = if known.has_file {
+            Presence::Present
+        } else if self.is_scanned() {
+            Presence::Absent
+        } else {
+            Presence::Unknown
+        };
+        Lookup {
+            presence,
+            uses: known.uses,
+            marker: known.marker,
+            fill: known.fill,
+        }
+    }
+
+    /// Counts a use of what may not be stored, and says how many there were.
+    pub fn note_use(&self, id: &EntryId, now: Millis) -> u32 {
+        let (uses, removed) = self.index.of(id).note_use(id, now);
+        self.make_way(removed);
+        uses
+    }
+
+    /// Has an id carry a number of the caller's until `until`, or until it is stored.
+    pub fn mark(&self, id: &EntryId, marker: u16, until: Millis, now: Millis) {
+        let removed = self.index.of(id).mark(id, marker, until, now);
+        self.make_way(removed);
+    }
+
+    /// Asks for the right to fetch an entry, which one has at a time.
+    pub fn claim(self: &Arc<Self>, id: &EntryId) -> Claim {
+        let mut shard = self.index.of(id);
+        if let Some(fill) = shard.fills.get(id) {
+            return Claim::Taken(Arc::clone(fill));
+        }
+        let fill = Arc::<Fill>::default();
+        shard.fills.insert(*id, Arc::clone(&fill));
+        drop(shard);
+        Claim::Won(Box::new(Filler::new(self, fill, id, true)))
+    }
+
+    /// Fetches an entry whatever others do. Whoever stores last has stored it.
+    #[must_use]
+    pub fn filler(self: &Arc<Self>, id: &EntryId) -> Filler {
+        Filler::new(self, Arc::default(), id, false)
+    }
+
+    /// What the store holds and has counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            entries: self.index.files() as u64,
+            bytes: self.room.used().saturating_mul(self.folder.block_size()),
+            stored: of(&self.counters.stored),
+            evicted: of(&self.counters.evicted),
+            expired: of(&self.counters.expired),
+            gone: of(&self.counters.gone),
+            wrong: of(&self.counters.wrong),
+        }
+    }
+
+    /// Whether the index knows every entry of the folder.
+    #[must_use]
+    pub fn is_scanned(&self) -> bool {
+        self.is_scanned.load(Ordering::Relaxed)
+    }
+
+    /// What a name stands for is changed under this lock, by threads that may wait.
+    fn lock_file(&self, id: &EntryId) -> MutexGuard<'_, ()> {
+        let number = base::hash::of(&id.0) as usize % FILE_LOCKS;
+        self.file_locks[number]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_temporaries(&self) -> MutexGuard<'_, Set<TemporaryName>> {
+        self.temporaries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go what had to make room in the index.
+    fn make_way(&self, removed: Option<Removed>) {
+        if let Some(removed) = removed {
+            self.let_go(removed);
+            self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes an entry that has been stored, whose blocks have been taken.
+    fn note_stored(&self, id: &EntryId, stored: Stored, now: Millis) {
+        let (replaced, removed) = self.index.of(id).insert(id, stored, now);
+        self.room.subtract(replaced.unwrap_or(0));
+        self.make_way(removed);
+        self.counters.stored.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes an entry whose file has been found, unless the index has learnt of another file since
+    /// it was asked. The revision that it has now.
+    fn note_found(
+        &self,
+        id: &EntryId,
+        stored: Stored,
+        revision: Option<u32>,
+        now: Millis,
+    ) -> Option<u32> {
+        let mut shard = self.index.of(id);
+        if shard.expected(id).map(|expected| expected.revision) != revision {
+            return None;
+        }
+        let blocks = stored.blocks;
+        let (replaced, removed) = shard.insert(id, stored, now);
+        let revision = shard.expected(id).map(|expected| expected.revision);
+        drop(shard);
+        self.room.add(blocks);
+        self.room.subtract(replaced.unwrap_or(0));
+        self.make_way(removed);
+        revision
+    }
+
+    /// Unlinks an entry whose lock is held, and forgets it. Whether there was a file.
+    fn try_remove_file(&self, id: &EntryId) -> Result<bool, Errno> {
+        let had_file = match self.folder.unlink_entry(id) {
+            Ok(()) => true,
+            Err(Errno::NOENT | Errno::NOTDIR) => false,
+            Err(error) => return Err(error),
+        };
+        let removed = self.index.of(id).remove(id);
+        if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
+            self.room.subtract(blocks);
+        }
+        Ok(had_file)
+    }
+
+    /// The same where no one asks what came of it.
+    fn remove_file(&self, id: &EntryId) {
+        let _ = self.try_remove_file(id);
+    }
+
+    fn forget_temporary(&self, name: TemporaryName) {
+        self.lock_temporaries().remove(&name);
+    }
+}

@@ -1,0 +1,375 @@
+//! Opening an entry: its file, its head, and what of the body came along; all of it checked.
+
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use crc32fast::Hasher;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::head::{self, FIXED_LENGTH, Fault, Head, Parsed, Times};
+use super::id::EntryId;
+use super::index::{Expected, Names, Stored};
+use super::{DiskStore, Millis, folder};
+
+/// Bodies of up to so many bytes should be checked before their first use in a process, longer
+/// ones beside it ([`Opened::check_body`]).
+pub const CHECKED_FIRST_MAX: u64 = 1 << 20;
+
+/// Bytes of a file that are read with its head: of one that takes a single block, and of others.
+const FIRST_READ_MIN: usize = 4096;
+const FIRST_READ_MAX: usize = 16 * 1024;
+
+/// Bytes that are read at once while a body is checked.
+const CHECK_READ: usize = 64 * 1024;
+
+/// Why there is no hit.
+#[derive(Debug)]
+pub enum Miss {
+    /// There is no file.
+    Gone,
+    /// The file was not the entry, and has been dropped.
+    Wrong(Fault),
+    /// The file could not be opened or read.
+    Failed(io::Error),
+}
+
+impl From<Errno> for Miss {
+    fn from(error: Errno) -> Miss {
+        match error {
+            Errno::NOENT | Errno::NOTDIR => Miss::Gone,
+            error => Miss::Failed(error.into()),
+        }
+    }
+}
+
+/// An entry whose file is open.
+#[derive(Debug)]
+pub struct Opened {
+    /// What it was stored with.
+    pub head: Head,
+    /// Its file.
+    pub file: OwnedFd,
+    /// Where the body lies in the file.
+    pub body: Range<u64>,
+    /// What came of the body's beginning with the head; of a small entry all of it.
+    pub first: Bytes,
+    id: EntryId,
+    /// The body's checksum, as long as it is not known to be right.
+    unchecked: Option<u32>,
+    revision: Option<u32>,
+}
+
+/// What reading a head may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Wait for the disk.
+    Waiting,
+    /// Only take what is in memory.
+    InMemory,
+}
+
+/// Why a head was not read.
+enum Unread {
+    /// The disk would have been needed.
+    OnDisk,
+    Failed(Errno),
+    Wrong(Fault),
+}
+
+impl DiskStore {
+    /// Opens an entry if that needs no disk; nothing where it might: then
+    /// [`DiskStore::open_entry`] does it.
+    pub fn open_in_memory(
+        &self,
+        id: &EntryId,
+        key: &[u8],
+        now: Millis,
+    ) -> Option<Result<Opened, Miss>> {
+        let expected = self.index.of(id).expected(id);
+        let file = match self.folder.open_entry_in_memory(id)? {
+            Ok(file) => file,
+            Err(error) => return Some(Err(self.not_opened(id, expected, error))),
+        };
+        match read(&file, key, expected, Reading::InMemory) {
+            Ok(read) => match self.opened(id, file, read, expected, now) {
+                Ok(opened) => Some(Ok(opened)),
+                Err(fault) => Some(Err(self.drop_later(id, fault))),
+            },
+            Err(Unread::OnDisk) => None,
+            Err(Unread::Failed(error)) => Some(Err(Miss::Failed(error.into()))),
+            Err(Unread::Wrong(fault)) => Some(Err(self.drop_later(id, fault))),
+        }
+    }
+
+    /// Opens an entry, waiting for the disk.
+    ///
+    /// # Errors
+    /// See [`Miss`].
+    pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
+        let expected = self.index.of(id).expected(id);
+        let file = self.folder.open_entry(id);
+        let file = file.map_err(|error| self.not_opened(id, expected, error))?;
+        let fault = match read(&file, key, expected, Reading::Waiting) {
+            Ok(read) => {
+                let inode = inode(&file);
+                match self.opened(id, file, read, expected, now) {
+                    Ok(opened) => return Ok(opened),
+                    Err(fault) => (fault, inode),
+                }
+            }
+            Err(Unread::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
+            Err(Unread::Failed(error)) => return Err(Miss::Failed(error.into())),
+            Err(Unread::Wrong(fault)) => (fault, inode(&file)),
+        };
+        let (fault, inode) = fault;
+        Err(self.drop_now(id, fault, inode))
+    }
+
+    /// Replaces the times of an entry, waiting for the disk. Who reads its head meanwhile sees the
+    /// times before or after that.
+    ///
+    /// # Errors
+    /// See [`Miss`]; `Unsupported` for an entry that nginx has written.
+    pub fn refresh(
+        &self,
+        id: &EntryId,
+        key: &[u8],
+        times: &Times,
+        now: Millis,
+    ) -> Result<(), Miss> {
+        // Two that refresh would write the same copy.
+        let _file = self.lock_file(id);
+        let opened = self.open_locked(id, key, now)?;
+        let file = self.folder.open_entry_to_change(id)?;
+        let mut start = [0; FIXED_LENGTH];
+        folder::read_all(&file, 0, &mut start)?;
+        if opened.head.origin == super::Origin::Nginx || inode(&file) != inode(&opened.file) {
+            return Err(Miss::Failed(io::ErrorKind::Unsupported.into()));
+        }
+        let (at, bytes) = head::replace_times(&start, times).map_err(Miss::Wrong)?;
+        folder::write_all(&file, at, &[bytes]).map_err(|failure| Miss::Failed(failure.error()))
+    }
+
+    /// Opens an entry whose file lock is held: what is wrong with it stays.
+    fn open_locked(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
+        let expected = self.index.of(id).expected(id);
+        let file = self.folder.open_entry(id)?;
+        let read = match read(&file, key, expected, Reading::Waiting) {
+            Ok(read) => read,
+            Err(Unread::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
+            Err(Unread::Failed(error)) => return Err(error.into()),
+            Err(Unread::Wrong(fault)) => return Err(Miss::Wrong(fault)),
+        };
+        self.opened(id, file, read, expected, now)
+            .map_err(Miss::Wrong)
+    }
+
+    fn not_opened(&self, id: &EntryId, expected: Option<Expected>, error: Errno) -> Miss {
+        let miss = Miss::from(error);
+        if matches!(miss, Miss::Gone)
+            && let Some(expected) = expected
+        {
+            let removed = self.index.of(id).remove_revision(id, expected.revision);
+            if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
+                self.room.subtract(blocks);
+                self.counters.gone.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        miss
+    }
+
+    /// Notes what has been found, and checks a body that came as a whole.
+    fn opened(
+        &self,
+        id: &EntryId,
+        file: OwnedFd,
+        read: Read,
+        expected: Option<Expected>,
+        now: Millis,
+    ) -> Result<Opened, Fault> {
+        let Read { parsed, bytes } = read;
+        let Parsed {
+            head,
+            body,
+            body_checksum,
+        } = parsed;
+        let start = usize::try_from(body.start)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        let first = bytes.slice(start..);
+        let is_whole = first.len() as u64 == body.end - body.start;
+        let was_checked = expected.is_some_and(|expected| expected.is_checked);
+        let mut unchecked = body_checksum.filter(|_| !was_checked);
+        if is_whole
+            && let Some(checksum) = unchecked.take()
+            && crc32fast::hash(&first) != checksum
+        {
+            return Err(Fault::BodyChecksum);
+        }
+        let blocks = self.folder.blocks(body.end);
+        let is_as_expected = expected.is_some_and(|expected| {
+            expected.blocks == blocks && !expected.is_incomplete && (was_checked || !is_whole)
+        });
+        let mut revision = expected.map(|expected| expected.revision);
+        if !is_as_expected {
+            let stored = Stored {
+                blocks,
+                names: Some(Names::of(&head)),
+                is_checked: unchecked.is_none(),
+                is_remembered: false,
+            };
+            revision = self.note_found(id, stored, revision, now);
+        }
+        Ok(Opened {
+            head,
+            file,
+            body,
+            first,
+            id: *id,
+            unchecked,
+            revision,
+        })
+    }
+
+    /// Forgets an entry whose file is wrong; the file is unlinked by the next who may wait.
+    fn drop_later(&self, id: &EntryId, fault: Fault) -> Miss {
+        self.counters.wrong.fetch_add(1, Ordering::Relaxed);
+        let removed = self.index.of(id).remove(id);
+        if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
+            self.room.subtract(blocks);
+        }
+        self.room.doom(super::room::Doomed::Entry(*id));
+        Miss::Wrong(fault)
+    }
+
+    /// Unlinks a wrong file, unless it has been replaced meanwhile.
+    fn drop_now(&self, id: &EntryId, fault: Fault, inode: Option<u64>) -> Miss {
+        self.counters.wrong.fetch_add(1, Ordering::Relaxed);
+        let _file = self.lock_file(id);
+        let now = self.folder.stat_entry(id).ok().map(|stat| stat.st_ino);
+        if now == inode {
+            self.remove_file(id);
+        }
+        Miss::Wrong(fault)
+    }
+}
+
+impl Opened {
+    /// Its file alone.
+    #[must_use]
+    pub fn into_file(self) -> OwnedFd {
+        self.file
+    }
+
+    /// Whether the body's checksum has not been looked at in this process.
+    #[must_use]
+    pub fn is_unchecked(&self) -> bool {
+        self.unchecked.is_some()
+    }
+
+    /// Reads the body and compares its checksum, waiting for the disk.
+    ///
+    /// # Errors
+    /// The body is not what was stored: the entry has been dropped. Or it cannot be read.
+    pub fn check_body(&mut self, store: &DiskStore) -> Result<(), Miss> {
+        let Some(checksum) = self.unchecked else {
+            return Ok(());
+        };
+        let mut hasher = Hasher::new();
+        let mut memory = vec![0; CHECK_READ];
+        let mut at = self.body.start;
+        while at < self.body.end {
+            let wanted = usize::try_from(self.body.end - at)
+                .unwrap_or(usize::MAX)
+                .min(CHECK_READ);
+            let part = memory.get_mut(..wanted).unwrap_or_default();
+            let count = folder::read_all(&self.file, at, part)?;
+            if count == 0 {
+                break;
+            }
+            hasher.update(part.get(..count).unwrap_or_default());
+            at += count as u64;
+        }
+        if at < self.body.end || hasher.finalize() != checksum {
+            let fault = Fault::BodyChecksum;
+            return Err(store.drop_now(&self.id, fault, inode(&self.file)));
+        }
+        self.unchecked = None;
+        if let Some(revision) = self.revision {
+            store.index.of(&self.id).note_checked(&self.id, revision);
+        }
+        Ok(())
+    }
+}
+
+fn inode(file: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)
+}
+
+/// A head that has been read, and all that was read of the file.
+struct Read {
+    parsed: Parsed,
+    bytes: Bytes,
+}
+
+/// Reads the head, and the body as far as that takes no second call.
+fn read(
+    file: &OwnedFd,
+    key: &[u8],
+    expected: Option<Expected>,
+    reading: Reading,
+) -> Result<Read, Unread> {
+    let is_large = expected.is_none_or(|expected| expected.blocks > 1);
+    let length = if is_large {
+        FIRST_READ_MAX
+    } else {
+        FIRST_READ_MIN
+    };
+    let mut memory = vec![0; length];
+    let mut filled = read_some(file, 0, &mut memory, reading)?;
+    let needed = match head::length(memory.get(..filled).unwrap_or_default()) {
+        // Part of the page may be in memory.
+        Err(Fault::Short) if reading == Reading::InMemory => return Err(Unread::OnDisk),
+        needed => needed.map_err(Unread::Wrong)?,
+    };
+    if needed > memory.len() {
+        memory.resize(needed, 0);
+        let rest = memory.get_mut(filled..).unwrap_or_default();
+        filled += read_some(file, filled as u64, rest, reading)?;
+    }
+    if needed > filled && reading == Reading::InMemory {
+        return Err(Unread::OnDisk);
+    }
+    let file_length = if filled < memory.len() && reading == Reading::Waiting {
+        filled as u64
+    } else {
+        let stat = rustix::fs::fstat(file).map_err(Unread::Failed)?;
+        u64::try_from(stat.st_size).unwrap_or(0)
+    };
+    memory.truncate(filled);
+    let bytes = Bytes::from(memory);
+    let parsed = head::parse(&bytes, key, file_length).map_err(Unread::Wrong)?;
+    Ok(Read { parsed, bytes })
+}
+
+/// Reads until `memory` is full or the file ends; in memory, also to where the disk would be
+/// needed.
+fn read_some(
+    file: &OwnedFd,
+    at: u64,
+    memory: &mut [u8],
+    reading: Reading,
+) -> Result<usize, Unread> {
+    if reading == Reading::Waiting {
+        return folder::read_all(file, at, memory).map_err(Unread::Failed);
+    }
+    let mut parts = [IoSliceMut::new(memory)];
+    match rustix::io::preadv2(file, &mut parts, at, ReadWriteFlags::NOWAIT) {
+        Ok(count) => Ok(count),
+        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Err(Unread::OnDisk),
+        Err(error) => Err(Unread::Failed(error)),
+    }
+}

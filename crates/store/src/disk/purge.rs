@@ -1,0 +1,263 @@
+//! Purging: entries that go at once, by id, by a name that they share, or by their key.
+//!
+//! What is being fetched while its entry is purged may have been asked for before, so it is not
+//! stored. Each fetch remembers at which purge it began; each purge is kept until no fetch is under
+//! way that began before it.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::head::{self, HEAD_LENGTH_MAX, Head};
+use super::id::EntryId;
+use super::index::Names;
+use super::{DiskStore, folder};
+
+/// Most purges that are kept. Beyond that, what was being fetched before is not stored.
+const PURGES_MAX: usize = 4096;
+
+/// Bytes of a head that are read for its key at first.
+const KEY_READ: usize = 4096;
+
+/// The number of the purge before which something began.
+pub(super) type Epoch = u64;
+
+/// What is purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Id(EntryId),
+    Group(u64),
+    Tag(u64),
+    All,
+}
+
+/// Purges that fetches under way must know of.
+#[derive(Debug, Default)]
+pub(super) struct Purges {
+    /// Number of the last purge.
+    last: AtomicU64,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    fetches: usize,
+    purges: Vec<(Epoch, What)>,
+}
+
+impl Purges {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fetch begins.
+    pub(super) fn begin(&self) -> Epoch {
+        let mut kept = self.lock();
+        kept.fetches += 1;
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// A fetch has ended.
+    pub(super) fn end(&self) {
+        let mut kept = self.lock();
+        kept.fetches -= 1;
+        if kept.fetches == 0 {
+            kept.purges.clear();
+        }
+    }
+
+    fn note(&self, what: What) {
+        let mut kept = self.lock();
+        let number = self.last.fetch_add(1, Ordering::AcqRel) + 1;
+        if kept.fetches == 0 {
+            return;
+        }
+        if kept.purges.len() >= PURGES_MAX {
+            kept.purges.clear();
+            kept.purges.push((number, What::All));
+            return;
+        }
+        kept.purges.push((number, what));
+    }
+
+    /// Whether an entry was purged since.
+    pub(super) fn concerns(&self, since: Epoch, id: &EntryId, names: &Names) -> bool {
+        if self.last.load(Ordering::Acquire) == since {
+            return false;
+        }
+        let kept = self.lock();
+        kept.purges.iter().any(|(number, what)| {
+            *number > since
+                && match what {
+                    What::Id(purged) => purged == id,
+                    What::Group(group) => *group == names.group,
+                    What::Tag(tag) => names.tags.contains(tag),
+                    What::All => true,
+                }
+        })
+    }
+}
+
+/// What a purge of several entries has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Entries that are gone.
+    pub entries: u64,
+    /// Entries whose file could not be unlinked.
+    pub failed: u64,
+}
+
+impl Names {
+    /// The names of an entry with this head.
+    pub(super) fn of(head: &Head) -> Names {
+        let group = if head.group.is_empty() {
+            &head.key
+        } else {
+            &head.group
+        };
+        Names {
+            group: name_hash(group),
+            tags: head.tags().map(name_hash).collect(),
+        }
+    }
+}
+
+/// The same in every process: the index is saved with it.
+fn name_hash(name: &[u8]) -> u64 {
+    let EntryId(digest) = EntryId::of(&[name]);
+    digest
+        .first_chunk()
+        .map_or(0, |first| u64::from_le_bytes(*first))
+}
+
+impl DiskStore {
+    /// Removes an entry, waiting for the disk; what is being fetched of it is not stored. Whether
+    /// there was one.
+    ///
+    /// # Errors
+    /// That of `unlink()`.
+    pub fn purge(&self, id: &EntryId) -> io::Result<bool> {
+        self.purges.note(What::Id(*id));
+        let _file = self.lock_file(id);
+        Ok(self.try_remove_file(id)?)
+    }
+
+    /// Removes the entries of a group, waiting for the disk.
+    pub fn purge_group(&self, group: &[u8]) -> Purged {
+        let hash = name_hash(group);
+        self.purges.note(What::Group(hash));
+        self.purge_names(|names| names.group == hash)
+    }
+
+    /// Removes the entries with a tag, waiting for the disk.
+    pub fn purge_tag(&self, tag: &[u8]) -> Purged {
+        let hash = name_hash(tag);
+        self.purges.note(What::Tag(hash));
+        self.purge_names(|names| names.tags.contains(&hash))
+    }
+
+    /// Removes the entries whose key `matches` says, waiting for the disk: every file is read for
+    /// its key. Nothing that is being fetched meanwhile is stored.
+    pub fn purge_matching(&self, mut matches: impl FnMut(&[u8]) -> bool) -> Purged {
+        self.purges.note(What::All);
+        let mut purged = Purged::default();
+        self.visit_files(|id, _| {
+            let is_match = self.read_key(&id).is_some_and(|key| matches(&key));
+            if is_match {
+                purged.count(self.try_remove_locked(&id));
+            }
+        });
+        purged
+    }
+
+    /// Removes the entries whose names match. Where the index does not know the names of an entry,
+    /// or all entries, the files tell.
+    fn purge_names(&self, matches: impl Fn(&Names) -> bool) -> Purged {
+        let mut purged = Purged::default();
+        for number in 0..self.index.shards() {
+            let shard = self.index.shard(number);
+            let candidates = shard.ids_of(|names| {
+                names.is_none_or(|names| {
+                    let (group, tags) = (names.group, names.tags.into());
+                    matches(&Names { group, tags })
+                })
+            });
+            drop(shard);
+            for id in candidates {
+                self.purge_if(&id, &matches, &mut purged);
+            }
+        }
+        if !self.is_scanned() {
+            self.visit_files(|id, _| {
+                if self.index.of(&id).expected(&id).is_none() {
+                    self.purge_if(&id, &matches, &mut purged);
+                }
+            });
+        }
+        purged
+    }
+
+    /// Removes an entry if its file says that it has such names.
+    fn purge_if(&self, id: &EntryId, matches: impl Fn(&Names) -> bool, purged: &mut Purged) {
+        let names = self.read_names(id);
+        if names.as_ref().is_some_and(matches) {
+            purged.count(self.try_remove_locked(id));
+        } else {
+            self.index.of(id).note_seen(id, names);
+        }
+    }
+
+    fn try_remove_locked(&self, id: &EntryId) -> Result<bool, Errno> {
+        let _file = self.lock_file(id);
+        self.try_remove_file(id)
+    }
+
+    /// The beginning of an entry's file, up to the end of its key or of its whole head.
+    fn read_start(&self, id: &EntryId, is_whole: bool) -> Option<(Vec<u8>, u64)> {
+        let file = self.folder.open_entry(id).ok()?;
+        let file_length = rustix::fs::fstat(&file).ok()?.st_size as u64;
+        let mut start = vec![0; KEY_READ];
+        let filled = folder::read_all(&file, 0, &mut start).ok()?;
+        start.truncate(filled);
+        let needed = head::length(&start).ok()?.min(HEAD_LENGTH_MAX);
+        if needed > start.len() && (is_whole || head::key_of(&start).is_none()) {
+            start.resize(needed, 0);
+            let filled = folder::read_all(&file, 0, &mut start).ok()?;
+            start.truncate(filled);
+        }
+        Some((start, file_length))
+    }
+
+    fn read_key(&self, id: &EntryId) -> Option<Vec<u8>> {
+        let (start, _) = self.read_start(id, false)?;
+        head::key_of(&start).map(<[u8]>::to_vec)
+    }
+
+    fn read_names(&self, id: &EntryId) -> Option<Names> {
+        let (start, file_length) = self.read_start(id, true)?;
+        let key = head::key_of(&start)?.to_vec();
+        let parsed = head::parse(&start.into(), &key, file_length).ok()?;
+        Some(Names::of(&parsed.head))
+    }
+
+    /// Keys of all entries, waiting for the disk, as the files have them.
+    pub fn visit_keys(&self, mut seen: impl FnMut(&EntryId, &[u8], u64)) {
+        self.visit_files(|id, length| {
+            if let Some(key) = self.read_key(&id) {
+                seen(&id, &key, length);
+            }
+        });
+    }
+}
+
+impl Purged {
+    fn count(&mut self, removed: Result<bool, Errno>) {
+        match removed {
+            Ok(true) => self.entries += 1,
+            Ok(false) => {}
+            Err(_) => self.failed += 1,
+        }
+    }
+}

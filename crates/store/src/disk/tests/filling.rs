@@ -1,0 +1,311 @@
+//! Entries that are filled while others read them.
+
+use super::*;
+
+/// A waker that counts how often it is woken.
+#[derive(Debug, Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Reads to the end; nothing where the body is broken off.
+fn read_to_end(reader: &mut Reader, max: usize) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        match reader.next(max) {
+            Part::Bytes(bytes) => body.extend_from_slice(&bytes),
+            Part::File {
+                file,
+                offset,
+                length,
+            } => {
+                let mut part = vec![0; length as usize];
+                folder::read_all(&*file, offset, &mut part).unwrap();
+                body.extend_from_slice(&part);
+            }
+            Part::Nothing => wait(|context| reader.poll_more(context)),
+            Part::End => return Some(body),
+            Part::Broken => return None,
+        }
+    }
+}
+
+fn won(store: &Arc<DiskStore>, key: &str) -> Box<Filler> {
+    match store.claim(&id(key)) {
+        Claim::Won(filler) => filler,
+        Claim::Taken(_) => panic!("taken"),
+    }
+}
+
+fn taken(store: &Arc<DiskStore>, key: &str) -> Arc<Fill> {
+    match store.claim(&id(key)) {
+        Claim::Won(_) => panic!("free"),
+        Claim::Taken(fill) => fill,
+    }
+}
+
+#[test]
+fn one_claims_an_entry_at_a_time() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let mut filler = won(&store, "a");
+    let fill = taken(&store, "a");
+    assert!(Arc::ptr_eq(&fill, filler.fill()));
+    assert!(store.lookup(&id("a"), 0).fill.is_some());
+    drop(won(&store, "b"));
+    drop(won(&store, "b"));
+    filler.begin(id("a"), new_head("a")).unwrap();
+    filler.push("body".into());
+    filler.finish(0).unwrap();
+    assert_eq!(fill.progress(), Progress::Complete);
+    taken(&store, "a");
+    assert_eq!(write_all(&mut filler), Ok(Stage::Committed));
+    assert!(store.lookup(&id("a"), 0).fill.is_none());
+    assert_eq!(presence(&store, "a"), Presence::Present);
+    drop(won(&store, "a"));
+}
+
+#[test]
+fn waiters_learn_of_every_end() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let counter = Arc::new(Counter::default());
+    let waker = Waker::from(Arc::clone(&counter));
+    let mut context = Context::from_waker(&waker);
+    let woken = || counter.0.load(Ordering::Relaxed);
+
+    let filler = won(&store, "a");
+    let mut reader = filler.fill().reader().unwrap();
+    assert!(reader.poll_head(&mut context).is_pending());
+    assert!(reader.poll_head(&mut context).is_pending());
+    filler.refuse(Some((9, 100)), 0);
+    assert_eq!(woken(), 1);
+    assert!(matches!(reader.poll_head(&mut context), Poll::Ready(None)));
+    assert_eq!(reader.fill().progress(), Progress::Refused);
+    assert_eq!(store.lookup(&id("a"), 50).marker, Some(9));
+
+    let filler = won(&store, "a");
+    let mut reader = filler.fill().reader().unwrap();
+    assert!(reader.poll_head(&mut context).is_pending());
+    drop(filler);
+    assert_eq!(woken(), 2);
+    assert!(matches!(reader.poll_head(&mut context), Poll::Ready(None)));
+    assert_eq!(reader.fill().progress(), Progress::Broken);
+
+    let mut filler = won(&store, "a");
+    let mut reader = filler.fill().reader().unwrap();
+    assert!(reader.poll_head(&mut context).is_pending());
+    filler.begin(id("a"), new_head("a")).unwrap();
+    assert_eq!(woken(), 3);
+    assert!(matches!(
+        reader.poll_head(&mut context),
+        Poll::Ready(Some(_))
+    ));
+    assert!(reader.poll_more(&mut context).is_pending());
+    filler.push("x".into());
+    assert_eq!(woken(), 4);
+    assert!(reader.poll_more(&mut context).is_ready());
+    assert!(matches!(reader.next(10), Part::Bytes(bytes) if bytes == "x"));
+    assert!(matches!(reader.next(10), Part::Nothing));
+    assert!(reader.poll_more(&mut context).is_pending());
+    drop(filler);
+    assert_eq!(woken(), 5);
+    assert!(matches!(reader.next(10), Part::Broken));
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn body_of_another_length_than_announced_is_broken_off() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for length in [3, 5] {
+        let mut filler = won(&store, "a");
+        let head = NewHead {
+            body_length: Some(4),
+            ..new_head("a")
+        };
+        filler.begin(id("a"), head).unwrap();
+        filler.push(bytes(0, length).into());
+        assert_eq!(filler.finish(0), Err(Fault::BodyLength));
+        assert!(filler.next_write().is_none());
+        assert_eq!(filler.fill().progress(), Progress::Broken);
+        drop(won(&store, "a"));
+    }
+}
+
+/// Readers on several threads, some from the beginning, some that come late, some that leave.
+#[test]
+fn what_is_filled_once_is_read_by_many_on_several_threads() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let whole = bytes(3, 5_000_000);
+    let mut filler = won(&store, "a");
+    let start = |max: usize| {
+        let mut reader = taken(&store, "a").reader().unwrap();
+        thread::spawn(move || {
+            assert!(wait(|context| reader.poll_head(context)).is_some());
+            read_to_end(&mut reader, max)
+        })
+    };
+    let mut threads = vec![start(usize::MAX), start(1000)];
+    filler.begin(id("a"), new_head("a")).unwrap();
+    for (number, piece) in whole.chunks(7777).enumerate() {
+        filler.push(Bytes::copy_from_slice(piece));
+        write_all(&mut filler).unwrap();
+        match number % 100 {
+            50 => threads.push(start(100_000)),
+            70 => {
+                let mut reader = taken(&store, "a").reader().unwrap();
+                assert!(!matches!(reader.next(10), Part::Nothing | Part::Broken));
+            }
+            _ => {}
+        }
+    }
+    filler.finish(0).unwrap();
+    threads.push(start(usize::MAX));
+    assert_eq!(write_all(&mut filler), Ok(Stage::Committed));
+    let fill = Arc::clone(filler.fill());
+    drop(filler);
+    for thread in threads {
+        assert!(thread.join().unwrap().is_some_and(|read| read == whole));
+    }
+    // Memory holds no more than the tail.
+    let mut reader = fill.reader().unwrap();
+    assert!(matches!(reader.next(usize::MAX), Part::File { .. }));
+    reader.seek(whole.len() as u64 - TAIL_MAX as u64 / 2);
+    assert!(matches!(reader.next(usize::MAX), Part::Bytes(_)));
+    reader.seek(4_000_000);
+    assert_eq!(read_to_end(&mut reader, 5000).unwrap(), whole[4_000_000..]);
+    assert_eq!(fill.readers(), 1);
+    assert_eq!(fill.furthest(), whole.len() as u64);
+    assert_eq!(body(&store, "a", 0).unwrap(), whole);
+}
+
+/// An upstream that sends single bytes costs no buffer for each.
+#[test]
+fn single_bytes_are_held_together() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let mut filler = won(&store, "a");
+    filler.begin(id("a"), new_head("a")).unwrap();
+    let large = Bytes::from(vec![7; 100_000]);
+    for at in 0..50_000 {
+        filler.push(large.slice(at..=at));
+    }
+    let write = filler.next_write();
+    assert!(write.is_none(), "less than is worth a write");
+    filler.finish(0).unwrap();
+    let write = filler.next_write().unwrap();
+    assert_eq!(write.length(), 50_000);
+    drop(large);
+    assert_eq!(filler.wrote(write.run()), Ok(Stage::Committed));
+    assert_eq!(body(&store, "a", 0).unwrap(), [7; 50_000]);
+}
+
+#[test]
+fn small_entry_is_one_write() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let mut filler = won(&store, "a");
+    filler.begin(id("a"), new_head("a")).unwrap();
+    filler.push("body".into());
+    assert!(filler.next_write().is_none());
+    filler.finish(0).unwrap();
+    let write = filler.next_write().unwrap();
+    assert!(filler.next_write().is_none(), "one at a time");
+    assert_eq!(filler.wrote(write.run()), Ok(Stage::Committed));
+    assert!(filler.next_write().is_none());
+}
+
+/// The wake of one that waits for a marker or an entry must find the claim free.
+#[test]
+fn claim_is_free_before_waiters_are_woken() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for is_refused in [true, false] {
+        let filler = won(&store, "a");
+        let mut reader = filler.fill().reader().unwrap();
+        let other = Arc::clone(&store);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let waiter = thread::spawn(move || {
+            let mut is_first = true;
+            let head = wait(|context| {
+                let poll = reader.poll_head(context);
+                if std::mem::take(&mut is_first) {
+                    ready.send(()).unwrap();
+                }
+                poll
+            });
+            assert!(head.is_none());
+            matches!(other.claim(&id("a")), Claim::Won(_))
+        });
+        is_ready.recv().unwrap();
+        match is_refused {
+            true => filler.refuse(None, 0),
+            false => drop(filler),
+        }
+        assert!(waiter.join().unwrap());
+    }
+}
+
+#[test]
+fn what_is_purged_while_it_is_fetched_is_not_stored() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let purges: [&dyn Fn() -> u64; 4] = [
+        &|| store.purge(&id("a")).unwrap().into(),
+        &|| store.purge_group(b"a").entries,
+        &|| store.purge_tag(b"tag").entries,
+        &|| store.purge_matching(|_| false).entries,
+    ];
+    for purge in purges {
+        let mut filler = won(&store, "a");
+        let head = NewHead {
+            tags: vec!["tag".into()],
+            ..new_head("a")
+        };
+        filler.begin(id("a"), head).unwrap();
+        let mut reader = filler.fill().reader().unwrap();
+        filler.push(bytes(0, 100_000).into());
+        write_all(&mut filler).unwrap();
+        assert_eq!(purge(), 0);
+        filler.finish(0).unwrap();
+        assert_eq!(write_all(&mut filler), Err(StoreError::Purged));
+        // Its readers get it all the same: they have asked before.
+        assert_eq!(read_to_end(&mut reader, 1000).unwrap(), bytes(0, 100_000));
+        assert_eq!(presence(&store, "a"), Presence::Absent);
+        assert!(folder.files().is_empty());
+        drop(filler);
+        // What begins behind the purge is stored.
+        put(&store, "a", b"x", 0);
+        store.purge(&id("a")).unwrap();
+    }
+    let filler = won(&store, "a");
+    store.purge(&id("b")).unwrap();
+    put(&store, "a", b"x", 0);
+    drop(filler);
+    assert_eq!(presence(&store, "a"), Presence::Present);
+}
