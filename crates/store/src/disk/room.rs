@@ -1,6 +1,6 @@
 //! Room on the disk: taken before anything is written, made by evicting what was used longest ago.
 //!
-//! Whoever needs room takes it in memory at once; the files that had to go for it are *doomed*, and
+//! Who needs room takes it in memory at once; the files that had to go for it are *doomed*, and
 //! who has taken the room unlinks them before writing. So the folder never takes more than
 //! `max_size`, and no loop waits for a file to be unlinked.
 
