@@ -49,6 +49,8 @@ const HAS_VARIANT: u32 = 1;
 /// Why a file is not the entry that it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// It is a link, a pipe or something else that is no file.
+    NoFile,
     /// It ends within the head.
     Short,
     /// It is of another version, or has never been finished.
@@ -70,6 +72,7 @@ pub enum Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Fault::NoFile => "is not a regular file",
             Fault::Short => "is too small",
             Fault::Version => "version mismatch",
             Fault::Layout => "has an inconsistent head",

@@ -370,18 +370,19 @@ impl DiskStore {
         revision
     }
 
-    /// Unlinks an entry whose lock is held, and forgets it. Whether there was a file.
+    /// Unlinks an entry whose lock is held. The index forgets it even where that fails, so that it
+    /// is not served again. Whether there was a file.
     fn try_remove_file(&self, id: &EntryId) -> Result<bool, Errno> {
-        let had_file = match self.folder.unlink_entry(id) {
-            Ok(()) => true,
-            Err(Errno::NOENT | Errno::NOTDIR) => false,
-            Err(error) => return Err(error),
-        };
+        let unlinked = self.folder.unlink_entry(id);
         let removed = self.index.of(id).remove(id);
         if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
             self.room.subtract(blocks);
         }
-        Ok(had_file)
+        match unlinked {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The same where no one asks what came of it.

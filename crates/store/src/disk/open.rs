@@ -79,6 +79,20 @@ enum Unread {
     Wrong(Fault),
 }
 
+impl From<Errno> for Unread {
+    fn from(error: Errno) -> Unread {
+        match error {
+            Errno::SPIPE | Errno::ISDIR => Unread::Wrong(Fault::NoFile),
+            error => Unread::Failed(error),
+        }
+    }
+}
+
+/// Whether opening fails with this for a link or a socket.
+fn is_no_file(error: Errno) -> bool {
+    matches!(error, Errno::LOOP | Errno::NXIO)
+}
+
 impl DiskStore {
     /// Opens an entry if that needs no disk; nothing where it might: then
     /// [`DiskStore::open_entry`] does it.
@@ -91,6 +105,9 @@ impl DiskStore {
         let expected = self.index.of(id).expected(id);
         let file = match self.folder.open_entry_in_memory(id)? {
             Ok(file) => file,
+            Err(error) if is_no_file(error) => {
+                return Some(Err(self.drop_later(id, Fault::NoFile)));
+            }
             Err(error) => return Some(Err(self.not_opened(id, expected, error))),
         };
         match read(&file, key, expected, Reading::InMemory) {
@@ -110,8 +127,14 @@ impl DiskStore {
     /// See [`Miss`].
     pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
         let expected = self.index.of(id).expected(id);
-        let file = self.folder.open_entry(id);
-        let file = file.map_err(|error| self.not_opened(id, expected, error))?;
+        let file = match self.folder.open_entry(id) {
+            Ok(file) => file,
+            Err(error) if is_no_file(error) => {
+                let inode = self.folder.stat_entry(id).ok().map(|stat| stat.st_ino);
+                return Err(self.drop_now(id, Fault::NoFile, inode));
+            }
+            Err(error) => return Err(self.not_opened(id, expected, error)),
+        };
         let fault = match read(&file, key, expected, Reading::Waiting) {
             Ok(read) => {
                 let inode = inode(&file);
@@ -364,12 +387,12 @@ fn read_some(
     reading: Reading,
 ) -> Result<usize, Unread> {
     if reading == Reading::Waiting {
-        return folder::read_all(file, at, memory).map_err(Unread::Failed);
+        return Ok(folder::read_all(file, at, memory)?);
     }
     let mut parts = [IoSliceMut::new(memory)];
     match rustix::io::preadv2(file, &mut parts, at, ReadWriteFlags::NOWAIT) {
         Ok(count) => Ok(count),
         Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Err(Unread::OnDisk),
-        Err(error) => Err(Unread::Failed(error)),
+        Err(error) => Err(error.into()),
     }
 }

@@ -198,10 +198,10 @@ fn what_is_filled_once_is_read_by_many_on_several_threads() {
     reader.seek(whole.len() as u64 - TAIL_MAX as u64 / 2);
     assert!(matches!(reader.next(usize::MAX), Part::Bytes(_)));
     reader.seek(4_000_000);
-    assert_eq!(read_to_end(&mut reader, 5000).unwrap(), whole[4_000_000..]);
+    assert!(read_to_end(&mut reader, 5000).unwrap() == whole[4_000_000..]);
     assert_eq!(fill.readers(), 1);
     assert_eq!(fill.furthest(), whole.len() as u64);
-    assert_eq!(body(&store, "a", 0).unwrap(), whole);
+    assert!(body(&store, "a", 0).unwrap() == whole);
 }
 
 /// An upstream that sends single bytes costs no buffer for each.
@@ -222,7 +222,7 @@ fn single_bytes_are_held_together() {
     assert_eq!(write.length(), 50_000);
     drop(large);
     assert_eq!(filler.wrote(write.run()), Ok(Stage::Committed));
-    assert_eq!(body(&store, "a", 0).unwrap(), [7; 50_000]);
+    assert!(body(&store, "a", 0).unwrap() == [7; 50_000]);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
         filler.finish(0).unwrap();
         assert_eq!(write_all(&mut filler), Err(StoreError::Purged));
         // Its readers get it all the same: they have asked before.
-        assert_eq!(read_to_end(&mut reader, 1000).unwrap(), bytes(0, 100_000));
+        assert!(read_to_end(&mut reader, 1000).unwrap() == bytes(0, 100_000));
         assert_eq!(presence(&store, "a"), Presence::Absent);
         assert!(folder.files().is_empty());
         drop(filler);

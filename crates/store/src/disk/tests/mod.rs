@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::*;
 
+mod attacks;
 mod filling;
 
 /// A folder that goes with the test.
@@ -201,7 +202,7 @@ fn bodies_of_any_length_come_back() {
         let key = length.to_string();
         let stored = bytes(1, length);
         put(&store, &key, &stored, 0);
-        assert_eq!(body(&store, &key, 0).unwrap(), stored, "{length}");
+        assert!(body(&store, &key, 0).unwrap() == stored, "{length}");
     }
     // A process that begins anew checks them.
     let store = scanned(&folder.settings());
@@ -218,7 +219,10 @@ fn bodies_of_any_length_come_back() {
     ] {
         let key = length.to_string();
         assert_eq!(presence(&store, &key), Presence::Present);
-        assert_eq!(body(&store, &key, 0).unwrap(), bytes(1, length), "{length}");
+        assert!(
+            body(&store, &key, 0).unwrap() == bytes(1, length),
+            "{length}"
+        );
         let again = store.open_entry(&id(&key), key.as_bytes(), 0).unwrap();
         assert!(!again.is_unchecked());
     }
@@ -264,7 +268,7 @@ fn entry_replaces_the_one_before() {
     fs::File::from(before.into_file())
         .read_exact_at(&mut read, start)
         .unwrap();
-    assert_eq!(read, bytes(1, 100_000));
+    assert!(read == bytes(1, 100_000));
 }
 
 #[test]
@@ -452,7 +456,7 @@ fn folder_is_scanned_in_steps_and_temporary_files_go() {
 
     let store = DiskStore::open(&folder.settings()).unwrap();
     assert_eq!(presence(&store, "7"), Presence::Unknown);
-    assert_eq!(body(&store, "7", 0).unwrap(), bytes(0, 7000));
+    assert!(body(&store, "7", 0).unwrap() == bytes(0, 7000));
     assert_eq!(presence(&store, "7"), Presence::Present);
     assert_eq!(presence(&store, "x"), Presence::Unknown);
     let mut filler = store.filler(&id("filling"));
