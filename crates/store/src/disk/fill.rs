@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use base::pieces::join;
-use base::slab::{Key, Slab};
 use bytes::Bytes;
 
 use super::head::Head;
@@ -86,7 +85,8 @@ struct Shared {
     length: u64,
     /// Whether the file takes no more: then only readers free memory.
     is_unkept: bool,
-    places: Slab<Place>,
+    /// What is known of each reader; nothing where it has left.
+    places: Vec<Option<Place>>,
     /// Who fills waits for readers.
     waits_for_room: Option<Waker>,
 }
@@ -132,15 +132,18 @@ impl Fill {
     /// How many readers there are.
     #[must_use]
     pub fn readers(&self) -> usize {
-        self.lock().places.len()
+        self.lock().readers().count()
     }
 
     /// How much of the body the fastest reader has taken.
     #[must_use]
     pub fn furthest(&self) -> u64 {
         let shared = self.lock();
-        let positions = shared.places.iter().map(|(_, place)| place.position);
-        positions.max().unwrap_or(0)
+        shared
+            .readers()
+            .map(|place| place.position)
+            .max()
+            .unwrap_or(0)
     }
 
     /// One more reader, from the beginning of the body; nothing where that is lost.
@@ -150,10 +153,15 @@ impl Fill {
         if shared.memory_start() > shared.written() {
             return None;
         }
-        let key = shared.places.insert(Place::default());
+        let free = shared.places.iter().position(Option::is_none);
+        let number = free.unwrap_or(shared.places.len());
+        match shared.places.get_mut(number) {
+            Some(free) => *free = Some(Place::default()),
+            None => shared.places.push(Some(Place::default())),
+        }
         drop(shared);
         let fill = Arc::clone(self);
-        Some(Reader { fill, key })
+        Some(Reader { fill, number })
     }
 
     /// The head has come.
@@ -225,9 +233,9 @@ impl Fill {
     fn change(&self, change: impl FnOnce(&mut Shared)) {
         let mut shared = self.lock();
         change(&mut shared);
-        let wakers = shared.take_wakers();
+        let (first, others) = shared.take_wakers();
         drop(shared);
-        wakers.into_iter().for_each(Waker::wake);
+        first.into_iter().chain(others).for_each(Waker::wake);
     }
 }
 
@@ -249,8 +257,8 @@ impl Shared {
 
     /// Frees the memory that is not needed any more.
     fn trim(&mut self) {
-        let positions = self.places.iter().map(|(_, place)| place.position);
         let needed_from = if self.is_unkept {
+            let positions = self.readers().map(|place| place.position);
             positions.min().unwrap_or(self.length)
         } else {
             self.written()
@@ -268,12 +276,25 @@ impl Shared {
         }
     }
 
-    fn take_wakers(&mut self) -> Vec<Waker> {
-        let keys: Vec<Key> = self.places.iter().map(|(key, _)| key).collect();
-        let wakers = keys
-            .into_iter()
-            .filter_map(|key| self.places.get_mut(key)?.waker.take());
-        wakers.collect()
+    fn readers(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().flatten()
+    }
+
+    /// The wakers of all who wait, the first one apart: one alone takes no memory.
+    fn take_wakers(&mut self) -> (Option<Waker>, Vec<Waker>) {
+        let places = self.places.iter_mut().flatten();
+        let mut wakers = places.filter_map(|place| place.waker.take());
+        (wakers.next(), wakers.collect())
+    }
+
+    /// How much of the body a reader has taken.
+    fn position(&self, number: usize) -> u64 {
+        let place = self.places.get(number).and_then(Option::as_ref);
+        place.map_or(0, |place| place.position)
+    }
+
+    fn place_mut(&mut self, number: usize) -> Option<&mut Place> {
+        self.places.get_mut(number)?.as_mut()
     }
 
     fn part(&self, at: u64, max: usize) -> Part {
@@ -311,7 +332,8 @@ impl Shared {
 #[derive(Debug)]
 pub struct Reader {
     fill: Arc<Fill>,
-    key: Key,
+    /// Its place.
+    number: usize,
 }
 
 impl Reader {
@@ -336,36 +358,28 @@ impl Reader {
 
     /// Goes on reading elsewhere in the body.
     pub fn seek(&mut self, position: u64) {
-        self.advance(|_| position);
+        self.move_to(self.fill.lock(), position);
     }
 
     /// How much of the body has been taken.
     #[must_use]
     pub fn position(&self) -> u64 {
-        let shared = self.fill.lock();
-        shared
-            .places
-            .get(self.key)
-            .map_or(0, |place| place.position)
+        self.fill.lock().position(self.number)
     }
 
     /// Takes what stands ready, at most `max` bytes of it.
     pub fn next(&mut self, max: usize) -> Part {
-        let mut part = Part::Broken;
-        self.advance(|shared_part| {
-            part = shared_part.part(max);
-            shared_part.position + length(&part)
-        });
+        let shared = self.fill.lock();
+        let position = shared.position(self.number);
+        let part = shared.part(position, max);
+        self.move_to(shared, position + length(&part));
         part
     }
 
     /// Waits until [`Reader::next`] gives something.
     pub fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut shared = self.fill.lock();
-        let position = shared
-            .places
-            .get(self.key)
-            .map_or(0, |place| place.position);
+        let position = shared.position(self.number);
         if position < shared.length || shared.progress.is_over() {
             return Poll::Ready(());
         }
@@ -374,7 +388,7 @@ impl Reader {
     }
 
     fn wait(&self, shared: &mut Shared, context: &mut Context<'_>) {
-        if let Some(place) = shared.places.get_mut(self.key) {
+        if let Some(place) = shared.place_mut(self.number) {
             match &mut place.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 none => *none = Some(context.waker().clone()),
@@ -382,38 +396,15 @@ impl Reader {
         }
     }
 
-    /// Moves on to where `position` says.
-    fn advance(&mut self, position: impl FnOnce(At<'_>) -> u64) {
-        let mut shared = self.fill.lock();
-        let before = shared
-            .places
-            .get(self.key)
-            .map_or(0, |place| place.position);
-        let at = At {
-            shared: &shared,
-            position: before,
-        };
-        let after = position(at);
-        if let Some(place) = shared.places.get_mut(self.key) {
-            place.position = after;
+    fn move_to(&self, mut shared: MutexGuard<'_, Shared>, position: u64) {
+        if let Some(place) = shared.place_mut(self.number) {
+            place.position = position;
         }
         let waker = shared.freed();
         drop(shared);
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-}
-
-/// Where a reader is.
-struct At<'a> {
-    shared: &'a Shared,
-    position: u64,
-}
-
-impl At<'_> {
-    fn part(&self, max: usize) -> Part {
-        self.shared.part(self.position, max)
     }
 }
 
@@ -434,7 +425,7 @@ impl Shared {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut shared = self.fill.lock();
-        let place = shared.places.remove(self.key);
+        let place = shared.places.get_mut(self.number).and_then(Option::take);
         let waker = shared.freed();
         drop(shared);
         drop(place);

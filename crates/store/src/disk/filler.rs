@@ -26,7 +26,7 @@ use super::folder::{self, Failure};
 use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
 use super::id::{EntryId, TemporaryName};
 use super::index::{Names, Stored};
-use super::purge::Epoch;
+use super::purge::Fetch;
 use super::room::{Doomed, Reserved};
 use super::{DiskStore, Millis, StoreError};
 
@@ -45,7 +45,7 @@ pub struct Filler {
     claimed: Option<EntryId>,
     /// Where the entry is to be stored.
     id: EntryId,
-    epoch: Epoch,
+    fetch: Arc<Fetch>,
     head: Option<Encoded>,
     checksum: Hasher,
     unwritten: Pieces,
@@ -86,7 +86,7 @@ impl Filler {
         is_claimed: bool,
     ) -> Filler {
         Filler {
-            epoch: store.purges.begin(),
+            fetch: Fetch::begin(store),
             store: Arc::clone(store),
             fill,
             claimed: is_claimed.then_some(*id),
@@ -176,7 +176,7 @@ impl Filler {
         let last = self.finished.map(|now| Last {
             head: encoded.finished(self.length, self.checksum.clone().finalize()),
             names: Names::of(&encoded.head),
-            epoch: self.epoch,
+            fetch: Arc::clone(&self.fetch),
             now,
         });
         let temporary = temporary.take();
@@ -261,7 +261,6 @@ impl Filler {
 impl Drop for Filler {
     fn drop(&mut self) {
         self.release();
-        self.store.purges.end();
         self.fill.end(Progress::Broken);
     }
 }
@@ -309,7 +308,7 @@ pub struct Write {
 struct Last {
     head: [Bytes; 2],
     names: Names,
-    epoch: Epoch,
+    fetch: Arc<Fetch>,
     now: Millis,
 }
 
@@ -427,12 +426,12 @@ impl DiskStore {
         length: u64,
     ) -> Result<(), StoreError> {
         let Last {
-            names, epoch, now, ..
+            names, fetch, now, ..
         } = last;
         let id = temporary.name.id;
         let blocks = self.folder.blocks(length);
         let _file = self.lock_file(&id);
-        if self.purges.concerns(epoch, &id, &names) {
+        if fetch.is_purged(&id, &names) {
             return Err(StoreError::Purged);
         }
         self.folder.rename(temporary.name)?;
@@ -447,7 +446,7 @@ impl DiskStore {
         };
         self.note_stored(&id, stored, now);
         // A purge that looked through the index meanwhile may have missed it.
-        if self.purges.concerns(epoch, &id, &names) {
+        if fetch.is_purged(&id, &names) {
             self.remove_file(&id);
             return Err(StoreError::Purged);
         }

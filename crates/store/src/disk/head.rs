@@ -342,6 +342,20 @@ fn head_checksum(fixed: &[u8; FIXED_LENGTH], rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// Computes the checksum of a head anew.
+#[cfg(feature = "testing")]
+pub(super) fn seal(file: &mut [u8]) {
+    let Some((fixed, rest)) = file.split_first_chunk_mut::<FIXED_LENGTH>() else {
+        return;
+    };
+    let Ok(decoded) = Fixed::decode(fixed) else {
+        return;
+    };
+    let length = (decoded.body_start as usize).saturating_sub(FIXED_LENGTH);
+    let checksum = head_checksum(fixed, rest.get(..length).unwrap_or(rest));
+    fixed[CHECKSUM_AT..][..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
 fn encode_times(times: &Times, sequence: u32) -> [u8; TIMES_LENGTH] {
     let mut bytes = [0; TIMES_LENGTH];
     let mut put = |at: usize, part: &[u8]| bytes[at..][..part.len()].copy_from_slice(part);

@@ -32,6 +32,8 @@ mod purge;
 mod room;
 mod saved;
 mod scan;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -22,7 +22,7 @@ const PURGES_MAX: usize = 4096;
 const KEY_READ: usize = 4096;
 
 /// The number of the purge before which something began.
-pub(super) type Epoch = u64;
+type Epoch = u64;
 
 /// What is purged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +52,13 @@ impl Purges {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fetch begins.
-    pub(super) fn begin(&self) -> Epoch {
+    fn begin(&self) -> Epoch {
         let mut kept = self.lock();
         kept.fetches += 1;
         self.last.load(Ordering::Acquire)
     }
 
-    /// A fetch has ended.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         let mut kept = self.lock();
         kept.fetches -= 1;
         if kept.fetches == 0 {
@@ -83,7 +81,7 @@ impl Purges {
     }
 
     /// Whether an entry was purged since.
-    pub(super) fn concerns(&self, since: Epoch, id: &EntryId, names: &Names) -> bool {
+    fn concerns(&self, since: Epoch, id: &EntryId, names: &Names) -> bool {
         if self.last.load(Ordering::Acquire) == since {
             return false;
         }
@@ -97,6 +95,34 @@ impl Purges {
                     What::All => true,
                 }
         })
+    }
+}
+
+/// A fetch that is under way. Its last write holds it, too: that may outlive who fetches.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    store: Arc<DiskStore>,
+    epoch: Epoch,
+}
+
+impl Fetch {
+    /// Begins one.
+    pub(super) fn begin(store: &Arc<DiskStore>) -> Arc<Fetch> {
+        Arc::new(Fetch {
+            epoch: store.purges.begin(),
+            store: Arc::clone(store),
+        })
+    }
+
+    /// Whether an entry was purged since the fetch began.
+    pub(super) fn is_purged(&self, id: &EntryId, names: &Names) -> bool {
+        self.store.purges.concerns(self.epoch, id, names)
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.store.purges.end();
     }
 }
 

@@ -151,7 +151,11 @@ fn read_exact(file: &mut impl Read, memory: &mut [u8]) -> io::Result<bool> {
 }
 
 /// Reads chunks. Whether all are there.
-fn read_chunks(file: &mut impl Read, now: Millis, saved: &mut Vec<Saved>) -> io::Result<bool> {
+pub(super) fn read_chunks(
+    file: &mut impl Read,
+    now: Millis,
+    saved: &mut Vec<Saved>,
+) -> io::Result<bool> {
     loop {
         let mut start = [0; 8];
         if !read_exact(file, &mut start)? {

@@ -309,3 +309,20 @@ fn what_is_purged_while_it_is_fetched_is_not_stored() {
     drop(filler);
     assert_eq!(presence(&store, "a"), Presence::Present);
 }
+
+/// The last write may outlive who fetches: a purge that comes between is heeded all the same.
+#[test]
+fn purge_is_heeded_by_a_write_whose_filler_is_gone() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let mut filler = won(&store, "a");
+    filler.begin(id("a"), new_head("a")).unwrap();
+    filler.push("body".into());
+    filler.finish(0).unwrap();
+    let write = filler.next_write().unwrap();
+    drop(filler);
+    store.purge(&id("a")).unwrap();
+    drop(write.run());
+    assert_eq!(presence(&store, "a"), Presence::Absent);
+    assert!(folder.files().is_empty());
+}
