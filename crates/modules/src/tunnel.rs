@@ -5,33 +5,31 @@
 //! an argument it is wherever the client wants. Peers are tried as those of `proxy_pass` are (`tries::ask`), and once one
 //! has been connected to, the client has its 200 and `passing::tunnel` carries bytes.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::body;
 use http::exchange::{Abort, Exchange};
-use http::log::{self, Level};
+use http::log::Level;
 use http::module::{Content, Handle, Ran};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
-use crate::passing::attempts::Attempts;
-use crate::passing::connection::{Home, UpstreamConnection};
-use crate::passing::destination::{Destination, Scheme, Schemes};
+use crate::passing::connection::UpstreamConnection;
+use crate::passing::destination::{Destination, Found, Scheme, Schemes};
+use crate::passing::driver::{self, BodyReading, Protocol, Sent, Way};
 use crate::passing::family::{Causes, Family, causes_of_connections};
-use crate::passing::finish;
-use crate::passing::locate::locate;
 use crate::passing::socket::SocketSettings;
-use crate::passing::tries::{self, Asking, AttemptError, Conversation, Reach, Tries};
+use crate::passing::tries::{self, AttemptError, Conversation, Reach, Tries};
 use crate::passing::tunnel::{self, Limits};
+use crate::upstream::Group;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -193,7 +191,7 @@ impl Handle for TunnelPass {
             return Ran::Now(Ok(Step::Finish(405)));
         }
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        Ran::wait(driver::pass_on(request, exchange, self))
     }
 }
 
@@ -224,61 +222,65 @@ impl Conversation for Silence {
     }
 }
 
-async fn serve(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    tunnel: &TunnelPass,
-) -> Result<Step, Abort> {
-    let settings = &tunnel.settings;
-    let upstream = match tunnel.destination.find(request, Level::Info) {
-        Ok(found) => found.upstream,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    // There is none, as CONNECT is let in; what follows the head is for the other end.
-    if let Err(failed) = body::read(request, exchange).await {
-        return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
-    }
-    Attempts::begin_anew(request);
-    let group = match locate(request, exchange, &upstream, false).await {
-        Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(finish(request, status)),
-        Err(_) => {
-            log::error!(request, Info, "client prematurely closed connection");
-            return Err(request.client_left(exchange));
+impl Protocol for TunnelPass {
+    type Target = Found;
+    type Lookup = ();
+    type Outgoing = ();
+    type Dialogue<'a> = Silence;
+    type Answer = ();
+
+    fn way(&self) -> Way<'_> {
+        Way {
+            tries: self.settings.tries,
+            socket: &self.settings.socket,
+            tls: None,
+            is_shared: false,
         }
-    };
-    let reach = Reach {
-        scheme: SCHEMES.meant.text.as_bytes(),
-        uri: Bytes::new(),
-        socket: settings.socket.of_request(request),
-        secured: None,
-        introduction: Bytes::new(),
-        is_shared: false,
-        terms: Bytes::from_static(NEVER_SHARED),
-    };
-    let mut selection = group.select(request, settings.tries.next_upstream_tries);
-    let home = Home {
-        local: Rc::clone(&request.local),
-        group,
-    };
-    let asking = Asking {
-        tries: settings.tries,
-        reach: &reach,
-        conversation: Silence,
-        home: &home,
-    };
-    let asked = tries::ask(request, exchange, &mut selection, &asking).await?;
-    let (mut peer, ()) = match asked {
-        Ok(connected) => connected,
-        Err(status) => return Ok(finish(request, status)),
-    };
-    selection.head_came(request);
-    peer.at_end = selection.at_end(request);
-    request.response.status = 200;
-    request.response.conditions_judged = true;
-    let limits = Limits {
-        read_timeout: settings.read_timeout,
-        backlog_max: settings.buffer_size,
-    };
-    tunnel::run(request, exchange, limits, peer, Bytes::new()).await
+    }
+
+    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+        self.destination.find(request, Level::Info)
+    }
+
+    fn not_found(&self, _: &mut Request) {}
+
+    /// There is none, as CONNECT is let in; what follows the head is for the other end.
+    fn reading(&self, _: &Request, _: &Found) -> BodyReading {
+        BodyReading::Whole
+    }
+
+    async fn write(
+        &self,
+        _: &mut Request,
+        _: &Found,
+        _: Option<Pieces>,
+        (): &(),
+    ) -> Result<(), u16> {
+        Ok(())
+    }
+
+    fn terms(&self, _: &Group, _: &Reach) -> Bytes {
+        Bytes::from_static(NEVER_SHARED)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a Found, (): &'a ()) -> Silence {
+        Silence
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        _: Sent<Found, ()>,
+        peer: UpstreamConnection,
+        (): (),
+    ) -> Result<Step, Abort> {
+        request.response.status = 200;
+        request.response.conditions_judged = true;
+        let limits = Limits {
+            read_timeout: self.settings.read_timeout,
+            backlog_max: self.settings.buffer_size,
+        };
+        tunnel::run(request, exchange, limits, peer, Bytes::new()).await
+    }
 }

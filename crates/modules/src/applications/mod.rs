@@ -13,6 +13,8 @@ use bytes::Bytes;
 pub(crate) struct Outgoing {
     /// All that comes before its body.
     pub(crate) head: Bytes,
+    /// The answer has no body that the client gets.
+    pub(crate) is_head: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
     pub(crate) begun: Option<Pieces>,
 }

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{Fault, ScopeRef, Word};
 use engine::Buffer;
 use framework::compile::Compiler;
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Content, Handle, Ran};
@@ -17,21 +17,21 @@ use proto::header::Known;
 use proto::method::Method;
 
 use super::Outgoing;
-use crate::passing::asking::{Answered, Question, ask_upstream};
-use crate::passing::attempts::Attempts;
-use crate::passing::connection::UpstreamConnection;
+use crate::passing::answer::AnswerHead;
+use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
-use crate::passing::destination::{Destination, Schemes};
+use crate::passing::destination::{Destination, Found, Schemes};
+use crate::passing::driver::{self, BodyReading, Sent, Way};
 use crate::passing::family::Causes;
 use crate::passing::response::{
     READING, Reading, UpstreamResponse, bad, examine, note_head, refuse_upgrade, too_big,
 };
-use crate::passing::rewriting::Unchanged;
 use crate::passing::sending::{Asked, HeadReader, as_it_came};
 use crate::passing::settings::Passing;
 use crate::passing::ssl::UpstreamTls;
-use crate::passing::tries::{AttemptError, Conversation};
+use crate::passing::tries::{AttemptError, Conversation, Reach};
 use crate::passing::tunnel;
+use crate::upstream::Group;
 
 /// A protocol of that kind, with what a scope says of it.
 pub(crate) trait Protocol: Send + Sync + 'static {
@@ -82,93 +82,102 @@ pub(crate) fn content<P: Protocol>(
 impl<P: Protocol> Handle for Pass<P> {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        Ran::wait(driver::pass_on(request, exchange, self))
     }
 }
 
-async fn serve<P: Protocol>(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    pass: &Pass<P>,
-) -> Result<Step, Abort> {
-    let passing = pass.protocol.passing();
-    let found = match pass.destination.find(request, Level::Error) {
-        Ok(found) => found,
-        Err(status) => {
-            Attempts::enter(request);
-            return Ok(Step::Finish(status));
+impl<P: Protocol> driver::Protocol for Pass<P> {
+    type Target = Found;
+    type Lookup = ();
+    type Outgoing = Outgoing;
+    type Dialogue<'a> = UnframedConversation<'a>;
+    type Answer = UpstreamResponse;
+
+    fn way(&self) -> Way<'_> {
+        Way {
+            tls: self.tls.as_deref(),
+            ..Way::in_the_clear(self.protocol.passing())
         }
-    };
-    // The application is told a length before the body comes, and of chunks that is not known.
-    let stream = !passing.request_buffering
-        && passing.pass_request_body
-        && request.is_main()
-        && !request.body.chunked();
-    let read = match stream {
-        true => request_body::read_at_hand(request, exchange).await,
-        false => request_body::read(request, exchange).await.map(|()| None),
-    };
-    let begun = match read {
-        Ok(begun) => begun,
-        Err(failed) => return failed.map_or_else(Err, |status| Ok(Step::Finish(status))),
-    };
-    Attempts::begin_anew(request);
-    let secured = match &pass.tls {
-        Some(tls) if found.scheme.is_secure => match tls.prepare(request, &found.address).await {
-            Ok(secured) => Some(secured),
-            Err(status) => return Ok(Step::Finish(status)),
-        },
-        _ => None,
-    };
-    let head = match pass.protocol.write(request) {
-        Ok(head) => head,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    let outgoing = Outgoing { head, begun };
-    let question = Question {
-        passing,
-        found,
-        secured,
-        is_shared: false,
-        place: &pass.place,
-        conversation: UnframedConversation {
-            passing,
-            outgoing: &outgoing,
-        },
-    };
-    let Answered {
-        mut selection,
-        mut peer,
-        answer,
-    } = match ask_upstream(request, exchange, question).await? {
-        Ok(answered) => answered,
-        Err(step) => return Ok(step),
-    };
-    let delivery = Delivery {
-        passing,
-        rewriting: &Unchanged,
-        is_head: request.method == Method::Head,
-    };
-    let step = delivery.intercept(request, &mut selection, &mut peer, &answer.head);
-    if step.is_none() && answer.head.is_upgrade() {
-        peer.at_end = selection.at_end(request);
-        return match request.header(Known::Upgrade).is_some() {
-            true => tunnel::upgrade(request, exchange, passing, peer, answer).await,
-            false => Ok(refuse_upgrade(request)),
-        };
     }
-    let step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, &answer.head));
-    if let Some(step) = step {
-        if let Some(asked) = &request.upstream {
-            asked.end();
+
+    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+        self.destination.find(request, Level::Error)
+    }
+
+    fn reading(&self, request: &Request, _: &Found) -> BodyReading {
+        let passing = self.protocol.passing();
+        // The application is told a length before the body comes, and of chunks that is not known.
+        let stream = !passing.request_buffering
+            && passing.pass_request_body
+            && request.is_main()
+            && !request.body.chunked();
+        BodyReading::of_stream(stream)
+    }
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        _: &Found,
+        begun: Option<Pieces>,
+        (): &(),
+    ) -> Result<Outgoing, u16> {
+        let head = self.protocol.write(request)?;
+        Ok(Outgoing {
+            head,
+            is_head: request.method == Method::Head,
+            begun,
+        })
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.place, reach.scheme, group, reach)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a Found, outgoing: &'a Outgoing) -> UnframedConversation<'a> {
+        UnframedConversation {
+            passing: self.protocol.passing(),
+            outgoing,
         }
-        return Ok(step);
     }
-    Ok(delivery.deliver(request, peer, answer, false))
+
+    fn head(answer: &UpstreamResponse) -> Option<&AnswerHead> {
+        Some(&answer.head)
+    }
+
+    fn delivery(&self, outgoing: &Outgoing) -> Option<Delivery<'_>> {
+        let passing = self.protocol.passing();
+        Some(Delivery::unchanged(passing, outgoing.is_head))
+    }
+
+    async fn upgrade(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        _: &Outgoing,
+        peer: UpstreamConnection,
+        answer: UpstreamResponse,
+    ) -> Result<Step, Abort> {
+        if request.header(Known::Upgrade).is_none() {
+            return Ok(refuse_upgrade(request));
+        }
+        tunnel::upgrade(request, exchange, self.protocol.passing(), peer, answer).await
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        sent: Sent<Found, Outgoing>,
+        peer: UpstreamConnection,
+        answer: UpstreamResponse,
+    ) -> Result<Step, Abort> {
+        let delivery = Delivery::unchanged(self.protocol.passing(), sent.outgoing.is_head);
+        Ok(delivery.deliver(request, peer, answer, false))
+    }
 }
 
 /// A request and its answer, up to the end of the answer's head.
-struct UnframedConversation<'a> {
+pub(crate) struct UnframedConversation<'a> {
     passing: &'a Passing,
     outgoing: &'a Outgoing,
 }

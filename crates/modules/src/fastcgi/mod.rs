@@ -10,9 +10,9 @@ mod conversation;
 pub mod script_name;
 mod settings;
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
@@ -24,16 +24,17 @@ use proto::method::Method;
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 
 use crate::applications::Outgoing;
-use crate::passing::asking::{Answered, Question, ask_upstream};
-use crate::passing::attempts::Attempts;
+use crate::passing::answer::AnswerHead;
 use crate::passing::body::{Arrived, Delimited, doing_behind_head};
+use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
-use crate::passing::destination::{Scheme, Schemes};
-use crate::passing::response::{is_buffered, refuse_upgrade};
-use crate::passing::rewriting::Unchanged;
-use crate::passing::tries::note;
+use crate::passing::destination::{Found, Scheme, Schemes};
+use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
+use crate::passing::response::is_buffered;
+use crate::passing::tries::{Reach, note};
+use crate::upstream::Group;
 use body::RecordsOfBody;
-use conversation::FastcgiConversation;
+use conversation::{FastcgiAnswer, FastcgiConversation};
 use settings::{FastcgiPass, Settings};
 
 /// FastCGI is all that is spoken, and the address has no scheme.
@@ -45,104 +46,104 @@ static SCHEMES: Schemes = Schemes {
 impl Handle for FastcgiPass {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        Ran::wait(pass_on(request, exchange, self))
     }
 }
 
-async fn serve(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    pass: &FastcgiPass,
-) -> Result<Step, Abort> {
-    let settings = &pass.settings;
-    let passing = &settings.passing;
-    let found = match pass.destination.find(request, Level::Error) {
-        Ok(found) => found,
-        Err(status) => {
-            Attempts::enter(request);
-            return Ok(Step::Finish(status));
-        }
-    };
-    let stream = !passing.request_buffering && passing.pass_request_body && request.is_main();
-    let read = match stream {
-        true => request_body::read_at_hand(request, exchange).await,
-        false => request_body::read(request, exchange).await.map(|()| None),
-    };
-    let begun = match read {
-        Ok(begun) => begun,
-        Err(failed) => return failed.map_or_else(Err, |status| Ok(Step::Finish(status))),
-    };
-    Attempts::begin_anew(request);
-    let head = match write(request, settings) {
-        Ok(head) => head,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    let outgoing = Outgoing { head, begun };
-    let question = Question {
-        passing,
-        found,
-        secured: None,
-        is_shared: false,
-        place: &pass.place,
-        conversation: FastcgiConversation {
-            settings,
-            outgoing: &outgoing,
-        },
-    };
-    let Answered {
-        mut selection,
-        mut peer,
-        answer,
-    } = match ask_upstream(request, exchange, question).await? {
-        Ok(answered) => answered,
-        Err(step) => return Ok(step),
-    };
-    let delivery = Delivery {
-        passing,
-        rewriting: &Unchanged,
-        is_head: request.method == Method::Head,
-    };
-    let head = &answer.read.head;
-    let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
-    if step.is_none() && head.is_upgrade() {
-        // A client would go on in another protocol.
-        return Ok(refuse_upgrade(request));
+impl Protocol for FastcgiPass {
+    type Target = Found;
+    type Lookup = ();
+    type Outgoing = Outgoing;
+    type Dialogue<'a> = FastcgiConversation<'a>;
+    type Answer = FastcgiAnswer;
+
+    fn way(&self) -> Way<'_> {
+        Way::in_the_clear(&self.settings.passing)
     }
-    if step.is_none() {
-        step = delivery.apply(request, &mut selection, &mut peer, head);
+
+    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+        self.destination.find(request, Level::Error)
     }
-    if let Some(step) = step {
-        // What the application goes on to say is of no use: its connection ends.
-        if let Some(asked) = &request.upstream {
-            asked.end();
-        }
-        return Ok(step);
+
+    fn reading(&self, request: &Request, _: &Found) -> BodyReading {
+        let passing = &self.settings.passing;
+        let stream = !passing.request_buffering && passing.pass_request_body;
+        BodyReading::of_stream(stream && request.is_main())
     }
-    let keeps = settings.keep_connection;
-    let mut records = RecordsOfBody::new(answer.decoder, keeps && is_buffered(passing, head));
-    let mut arrived = Arrived {
-        rest: answer.read.rest,
-        beyond: answer.read.beyond,
-        may_go_on: keeps,
-    };
-    // Nothing would read to the end of what the client gets no body of.
-    if matches!(head.status(), 204 | 304) {
-        let length = arrived.rest.len() as u64;
-        let (ended, told) = records.ends_at_once(&mut arrived.rest);
-        let doing = doing_behind_head(is_buffered(passing, head));
-        for (level, text) in told {
-            logs::write(request, level, format_args!("{text} {doing}"));
-        }
-        if let Some(may_go_on) = ended {
-            note(request, |attempt, _| attempt.response_length = length);
-            arrived.rest = Buffer::empty();
-            arrived.may_go_on &= may_go_on;
-            let nothing = Delimited::Http(ResponseBody::None);
-            return Ok(delivery.respond(request, peer, head, nothing, arrived));
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        _: &Found,
+        begun: Option<Pieces>,
+        (): &(),
+    ) -> Result<Outgoing, u16> {
+        let head = write(request, &self.settings)?;
+        Ok(Outgoing {
+            head,
+            is_head: request.method == Method::Head,
+            begun,
+        })
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.place, reach.scheme, group, reach)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a Found, outgoing: &'a Outgoing) -> FastcgiConversation<'a> {
+        FastcgiConversation {
+            settings: &self.settings,
+            outgoing,
         }
     }
-    let delimited = Delimited::Own(Box::new(records));
-    Ok(delivery.respond(request, peer, head, delimited, arrived))
+
+    fn head(answer: &FastcgiAnswer) -> Option<&AnswerHead> {
+        Some(&answer.read.head)
+    }
+
+    fn delivery(&self, outgoing: &Outgoing) -> Option<Delivery<'_>> {
+        let passing = &self.settings.passing;
+        Some(Delivery::unchanged(passing, outgoing.is_head))
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        sent: Sent<Found, Outgoing>,
+        peer: UpstreamConnection,
+        answer: FastcgiAnswer,
+    ) -> Result<Step, Abort> {
+        let passing = &self.settings.passing;
+        let delivery = Delivery::unchanged(passing, sent.outgoing.is_head);
+        let head = &answer.read.head;
+        let is_buffered = is_buffered(passing, head);
+        let keeps = self.settings.keep_connection;
+        let mut records = RecordsOfBody::new(answer.decoder, keeps && is_buffered);
+        let mut arrived = Arrived {
+            rest: answer.read.rest,
+            beyond: answer.read.beyond,
+            may_go_on: keeps,
+        };
+        // Nothing would read to the end of what the client gets no body of.
+        if matches!(head.status(), 204 | 304) {
+            let length = arrived.rest.len() as u64;
+            let (ended, told) = records.ends_at_once(&mut arrived.rest);
+            let doing = doing_behind_head(is_buffered);
+            for (level, text) in told {
+                logs::write(request, level, format_args!("{text} {doing}"));
+            }
+            if let Some(may_go_on) = ended {
+                note(request, |attempt, _| attempt.response_length = length);
+                arrived.rest = Buffer::empty();
+                arrived.may_go_on &= may_go_on;
+                let nothing = Delimited::Http(ResponseBody::None);
+                return Ok(delivery.respond(request, peer, head, nothing, arrived));
+            }
+        }
+        let delimited = Delimited::Own(Box::new(records));
+        Ok(delivery.respond(request, peer, head, delimited, arrived))
+    }
 }
 
 /// Writes a request up to its body; where it is too long the status to answer with.

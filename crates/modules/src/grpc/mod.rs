@@ -1,9 +1,11 @@
 //! `grpc_pass`: calls of gRPC passed on to a server, as streams of connections that calls share.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and what is sent and answered is carried, as with
-//! `proxy_http_version 2` (`passing::http2`), but always as it comes, both ways at once. `settings` declares the directives; here is what is gRPC's
-//! own: `call` knows a call and its deadline, `errors` has answers of ours that a client of gRPC understands, `body` ends what breaks off, `web`
-//! is gRPC-Web, `probe` asks whether a server is well.
+//! <https://nginx.org/en/docs/http/ngx_http_grpc_module.html>. Servers are chosen and tried, and
+//! what is sent and answered is carried, as with `proxy_http_version 2` (`passing::http2`), but
+//! always as it comes, both ways at once. `settings` declares the directives; here is what is
+//! gRPC's own: `call` knows a call and its deadline, `errors` has answers of ours that a client of
+//! gRPC understands, `body` ends what breaks off, `web` is gRPC-Web, `probe` asks whether a server
+//! is well.
 
 mod body;
 pub mod call;
@@ -15,30 +17,34 @@ mod web;
 use std::cell::Cell;
 use std::time::Instant;
 
+use base::pieces::Pieces;
+use bytes::Bytes;
 use engine::select::{Either, either};
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::output::Body;
 use http::request::{Request, Step};
+use proto::h2::ErrorCode;
 use proto::header::Known;
 use proto::method::Method;
 use proto::uri::{Escape, escape};
 
 pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
-use crate::passing::asking::{Answered, Question, ask_upstream};
-use crate::passing::attempts::Attempts;
+use crate::passing::answer::AnswerHead;
+use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Found, Scheme, Schemes};
+use crate::passing::driver::{self, BodyReading, Protocol, Sent, Way};
 use crate::passing::fields;
 use crate::passing::finish;
-use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
+use crate::passing::http2::conversation::{Http2Answer, Http2Conversation, RequestBody};
 use crate::passing::http2::head::RequestHead;
+use crate::passing::locate::Upstream;
 use crate::passing::response::READING;
-use crate::passing::rewriting::Unchanged;
-use crate::passing::tries::note;
+use crate::passing::tries::{Reach, note};
+use crate::upstream::Group;
 use body::CallBody;
 use settings::Settings;
 use web::Web;
@@ -70,10 +76,12 @@ async fn serve(
     exchange: &mut Exchange,
     pass: &GrpcPass,
 ) -> Result<Step, Abort> {
-    let Some(deadline) = call::deadline(request) else {
-        return pass_on(request, exchange, pass, None).await;
+    let deadline = call::deadline(request);
+    let grpc = Grpc { pass, deadline };
+    let passed = driver::pass_on(request, exchange, &grpc);
+    let Some(deadline) = deadline else {
+        return passed.await;
     };
-    let passed = pass_on(request, exchange, pass, Some(deadline));
     match either(passed, engine::sleep_until(deadline)).await {
         Either::First(step) => step,
         Either::Second(()) => {
@@ -87,108 +95,168 @@ async fn serve(
     }
 }
 
-async fn pass_on(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    pass: &GrpcPass,
+/// gRPC, for a call that is to be answered until then.
+struct Grpc<'p> {
+    pass: &'p GrpcPass,
     deadline: Option<Instant>,
-) -> Result<Step, Abort> {
-    let settings = &pass.settings;
-    let found = match pass.destination.find(request, Level::Error) {
-        Ok(found) => found,
-        Err(status) => {
-            Attempts::enter(request);
-            return Ok(Step::Finish(status));
-        }
-    };
-    let web = settings.web.then(|| Web::of(request)).flatten();
-    let is_text = web.as_ref().is_some_and(Web::is_text);
-    let read = match request.is_main() && !is_text {
-        true => request_body::read_at_hand(request, exchange).await,
-        false => request_body::read(request, exchange).await.map(|()| None),
-    };
-    let begun = match read {
-        Ok(begun) => begun,
-        Err(failed) => return failed.map_or_else(Err, |status| Ok(Step::Finish(status))),
-    };
-    Attempts::begin_anew(request);
-    let secured = match &pass.tls {
-        Some(tls) if found.scheme.is_secure => match tls.prepare(request, &found.address).await {
-            Ok(secured) => Some(secured),
-            Err(status) => return Ok(Step::Finish(status)),
-        },
-        _ => None,
-    };
-    let body = match begun {
-        Some(begun) => begun.into(),
-        None if is_text => match web::decode_body(request).await {
-            Ok(bytes) => RequestBody::Text(bytes),
-            Err(status) => return Ok(Step::Finish(status)),
-        },
-        None => RequestBody::Stored,
-    };
-    let head = write(request, settings, &found, web.as_ref());
-    let is_head = request.method == Method::Head;
-    let reset = Cell::new(None);
-    let mut conversation = Http2Conversation::new(&settings.passing, &head, is_head, &body);
-    if call::is_call(request) {
-        conversation = conversation.of_call(Some(&reset));
+}
+
+/// Where a call goes, and how it came.
+struct CallTarget {
+    found: Found,
+    web: Option<Web>,
+}
+
+impl CallTarget {
+    /// Whether its messages came in base64, of which a server gets what that stands for.
+    fn is_text(&self) -> bool {
+        self.web.as_ref().is_some_and(Web::is_text)
     }
-    let question = Question {
-        passing: &settings.passing,
-        found,
-        secured,
-        is_shared: true,
-        place: &pass.place,
-        conversation,
-    };
-    let Answered {
-        mut selection,
-        mut peer,
-        answer,
-    } = match ask_upstream(request, exchange, question).await? {
-        Ok(answered) => answered,
-        Err(step) => {
-            errors::note_reset(request, reset.get());
-            return Ok(step);
-        }
-    };
-    let delivery = Delivery {
-        passing: &settings.passing,
-        rewriting: &Unchanged,
-        is_head,
-    };
-    let head = &answer.read.head;
-    let step = delivery.intercept(request, &mut selection, &mut peer, head);
-    let step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
-    if let Some(step) = step {
-        if let Some(asked) = &request.upstream {
-            asked.end();
-        }
-        return Ok(step);
+}
+
+impl driver::Target for CallTarget {
+    fn upstream(&self) -> &Upstream {
+        self.found.upstream()
     }
-    let ends_with_head = answer.ends_with_head();
-    if ends_with_head && request.response.content_length.is_none() {
-        request.response.content_length = Some(0);
+
+    fn scheme(&self) -> &'static [u8] {
+        self.found.scheme()
     }
-    // A length that was announced holds, and without HTTP/2 nothing tells the end of what breaks off from its end.
-    let sees_trailers = web.is_some() || request.client.is_of_fields();
-    let has_trailers = sees_trailers && request.response.content_length.is_none();
-    let outcome = answer.outcome();
-    let ended = errors::ended_of(request);
-    let step = match answer.deliver(&delivery, request, peer) {
-        Step::Respond(Body::Source(source)) if call::is_call(request) => {
-            let body = CallBody::new(source, outcome, has_trailers, deadline, ended);
-            Step::Respond(Body::Source(Box::new(body)))
+
+    fn secure_name(&self) -> Option<&Bytes> {
+        self.found.secure_name()
+    }
+}
+
+/// A call as servers get it.
+struct OutgoingCall {
+    head: RequestHead,
+    body: RequestBody,
+    is_head: bool,
+    is_call: bool,
+    /// With which code the last server that was tried has reset the stream, if it has.
+    reset: Cell<Option<ErrorCode>>,
+}
+
+impl Protocol for Grpc<'_> {
+    type Target = CallTarget;
+    type Lookup = ();
+    type Outgoing = OutgoingCall;
+    type Dialogue<'a>
+        = Http2Conversation<'a>
+    where
+        Self: 'a;
+    type Answer = Http2Answer;
+
+    fn way(&self) -> Way<'_> {
+        Way {
+            tls: self.pass.tls.as_deref(),
+            is_shared: true,
+            ..Way::in_the_clear(&self.pass.settings.passing)
         }
-        step => step,
-    };
-    Ok(match (step, web) {
-        (Step::Respond(body), Some(web)) => {
-            Step::Respond(web.respond(request, body, ends_with_head))
+    }
+
+    fn find(&self, request: &mut Request) -> Result<CallTarget, u16> {
+        let found = self.pass.destination.find(request, Level::Error)?;
+        let speaks_web = self.pass.settings.web;
+        let web = speaks_web.then(|| Web::of(request)).flatten();
+        Ok(CallTarget { found, web })
+    }
+
+    fn reading(&self, request: &Request, target: &CallTarget) -> BodyReading {
+        BodyReading::of_stream(request.is_main() && !target.is_text())
+    }
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        target: &CallTarget,
+        begun: Option<Pieces>,
+        (): &(),
+    ) -> Result<OutgoingCall, u16> {
+        let body = match begun {
+            Some(begun) => begun.into(),
+            None if target.is_text() => RequestBody::Text(web::decode_body(request).await?),
+            None => RequestBody::Stored,
+        };
+        let CallTarget { found, web } = target;
+        Ok(OutgoingCall {
+            head: write(request, &self.pass.settings, found, web.as_ref()),
+            body,
+            is_head: request.method == Method::Head,
+            is_call: call::is_call(request),
+            reset: Cell::new(None),
+        })
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.pass.place, reach.scheme, group, reach)
+    }
+
+    fn dialogue<'a>(
+        &'a self,
+        _: &'a CallTarget,
+        outgoing: &'a OutgoingCall,
+    ) -> Http2Conversation<'a> {
+        let OutgoingCall { head, body, .. } = outgoing;
+        let passing = &self.pass.settings.passing;
+        let conversation = Http2Conversation::new(passing, head, outgoing.is_head, body);
+        if outgoing.is_call {
+            conversation.of_call(Some(&outgoing.reset))
+        } else {
+            conversation
         }
-        (step, _) => step,
-    })
+    }
+
+    fn unanswered(&self, request: &mut Request, outgoing: &OutgoingCall, status: u16) -> Step {
+        errors::note_reset(request, outgoing.reset.get());
+        finish(request, status)
+    }
+
+    fn head(answer: &Http2Answer) -> Option<&AnswerHead> {
+        Some(&answer.read.head)
+    }
+
+    fn delivery(&self, outgoing: &OutgoingCall) -> Option<Delivery<'_>> {
+        let passing = &self.pass.settings.passing;
+        Some(Delivery::unchanged(passing, outgoing.is_head))
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        sent: Sent<CallTarget, OutgoingCall>,
+        peer: UpstreamConnection,
+        answer: Http2Answer,
+    ) -> Result<Step, Abort> {
+        let web = sent.target.web;
+        let ends_with_head = answer.ends_with_head();
+        if ends_with_head && request.response.content_length.is_none() {
+            request.response.content_length = Some(0);
+        }
+        // A length that was announced holds, and without HTTP/2 nothing tells the end of what
+        // breaks off from its end.
+        let sees_trailers = web.is_some() || request.client.is_of_fields();
+        let has_trailers = sees_trailers && request.response.content_length.is_none();
+        let outcome = answer.outcome();
+        let ended = errors::ended_of(request);
+        let passing = &self.pass.settings.passing;
+        let delivery = Delivery::unchanged(passing, sent.outgoing.is_head);
+        let step = match answer.deliver(&delivery, request, peer) {
+            Step::Respond(Body::Source(source)) if sent.outgoing.is_call => {
+                let body = CallBody::new(source, outcome, has_trailers, self.deadline, ended);
+                Step::Respond(Body::Source(Box::new(body)))
+            }
+            step => step,
+        };
+        Ok(match (step, web) {
+            (Step::Respond(body), Some(web)) => {
+                Step::Respond(web.respond(request, body, ends_with_head))
+            }
+            (step, _) => step,
+        })
+    }
 }
 
 /// Writes the head of a call.

@@ -8,7 +8,9 @@ mod body;
 mod conversation;
 mod settings;
 
+use base::pieces::Pieces;
 use bytes::Bytes;
+use engine::Buffer;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
@@ -20,12 +22,14 @@ use proto::method::Method;
 pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 
 use crate::passing::answer::AnswerHead;
-use crate::passing::asking::{Answered, Question, ask_upstream};
-use crate::passing::attempts::Attempts;
 use crate::passing::body::{Arrived, Delimited};
+use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
+use crate::passing::destination::Found;
+use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
 use crate::passing::finish;
-use crate::passing::rewriting::Unchanged;
+use crate::passing::tries::Reach;
+use crate::upstream::Group;
 use body::Value;
 use conversation::MemcachedConversation;
 use settings::MemcachedPass;
@@ -37,81 +41,95 @@ impl Handle for MemcachedPass {
         }
         request.set_content_type();
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        Ran::wait(pass_on(request, exchange, self))
     }
 }
 
-async fn serve(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    pass: &MemcachedPass,
-) -> Result<Step, Abort> {
-    Attempts::begin_anew(request);
-    let Some(get) = Get::new(&pass.key.evaluate(request)) else {
-        log::error!(request, Error, "{NO_KEY}");
-        return Ok(Step::Finish(500));
-    };
-    let found = match pass.destination.find(request, Level::Error) {
-        Ok(found) => found,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    let settings = &pass.settings;
-    let question = Question {
-        passing: &settings.passing,
-        found,
-        secured: None,
-        is_shared: false,
-        place: &pass.place,
-        conversation: MemcachedConversation {
-            settings,
-            get: &get,
-        },
-    };
-    let Answered {
-        selection,
-        mut peer,
-        answer: (answer, rest),
-    } = match ask_upstream(request, exchange, question).await? {
-        Ok(answered) => answered,
-        Err(step) => return Ok(step),
-    };
-    selection.head_came(request);
-    peer.at_end = selection.at_end(request);
-    let (length, flags) = match answer {
-        Answer::NotFound => {
-            peer.done(rest.is_empty());
-            if let Some(asked) = &request.upstream {
-                asked.end();
-            }
-            return Ok(finish(request, 404));
-        }
-        Answer::Value { length, flags } => (length, flags.unwrap_or_default()),
-    };
-    let response = &mut request.response;
-    response.status = 200;
-    response.content_length = Some(length);
-    // As in nginx, which sets `disable_not_modified` for whatever an upstream answers and no cache keeps.
-    response.conditions_judged = true;
-    response.allow_ranges = true;
-    response.single_range = true;
-    if flags & settings.gzip_flag != 0 {
-        let gzip = Bytes::from_static(b"gzip");
-        response.coding = Some(gzip.clone());
-        response.fields.push(Field {
-            name: Bytes::from_static(b"Content-Encoding"),
-            value: gzip,
-        });
+impl Protocol for MemcachedPass {
+    type Target = Found;
+    type Lookup = ();
+    type Outgoing = Get;
+    type Dialogue<'a> = MemcachedConversation<'a>;
+    type Answer = (Answer, Buffer);
+
+    fn way(&self) -> Way<'_> {
+        Way::in_the_clear(&self.settings.passing)
     }
-    let delivery = Delivery {
-        passing: &settings.passing,
-        rewriting: &Unchanged,
-        is_head: request.method == Method::Head,
-    };
-    let arrived = Arrived {
-        rest,
-        beyond: 0,
-        may_go_on: true,
-    };
-    let delimited = Delimited::Own(Box::new(Value::new(length)));
-    Ok(delivery.respond(request, peer, &AnswerHead::none(), delimited, arrived))
+
+    fn find(&self, request: &mut Request) -> Result<Found, u16> {
+        self.destination.find(request, Level::Error)
+    }
+
+    fn reading(&self, _: &Request, _: &Found) -> BodyReading {
+        BodyReading::None
+    }
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        _: &Found,
+        _: Option<Pieces>,
+        (): &(),
+    ) -> Result<Get, u16> {
+        let get = Get::new(&self.key.evaluate(request));
+        if get.is_none() {
+            log::error!(request, Error, "{NO_KEY}");
+        }
+        get.ok_or(500)
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.place, reach.scheme, group, reach)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a Found, get: &'a Get) -> MemcachedConversation<'a> {
+        MemcachedConversation {
+            settings: &self.settings,
+            get,
+        }
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        _: Sent<Found, Get>,
+        peer: UpstreamConnection,
+        (answer, rest): (Answer, Buffer),
+    ) -> Result<Step, Abort> {
+        let (length, flags) = match answer {
+            Answer::NotFound => {
+                peer.done(rest.is_empty());
+                if let Some(asked) = &request.upstream {
+                    asked.end();
+                }
+                return Ok(finish(request, 404));
+            }
+            Answer::Value { length, flags } => (length, flags.unwrap_or_default()),
+        };
+        let response = &mut request.response;
+        response.status = 200;
+        response.content_length = Some(length);
+        // As in nginx, which sets `disable_not_modified` for whatever an upstream answers and no cache keeps.
+        response.conditions_judged = true;
+        response.allow_ranges = true;
+        response.single_range = true;
+        if flags & self.settings.gzip_flag != 0 {
+            let gzip = Bytes::from_static(b"gzip");
+            response.coding = Some(gzip.clone());
+            response.fields.push(Field {
+                name: Bytes::from_static(b"Content-Encoding"),
+                value: gzip,
+            });
+        }
+        let passing = &self.settings.passing;
+        let delivery = Delivery::unchanged(passing, request.method == Method::Head);
+        let arrived = Arrived {
+            rest,
+            beyond: 0,
+            may_go_on: true,
+        };
+        let delimited = Delimited::Own(Box::new(Value::new(length)));
+        Ok(delivery.respond(request, peer, &AnswerHead::none(), delimited, arrived))
+    }
 }

@@ -12,7 +12,7 @@ use super::attempts::Attempts;
 use super::body::{self, Arrived, Delimited, UpstreamBody};
 use super::connection::UpstreamConnection;
 use super::response::{self, Applied, UpstreamResponse};
-use super::rewriting::Rewrite;
+use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::tries::note;
 use super::whole::{self, WholeBody};
@@ -26,7 +26,16 @@ pub(crate) struct Delivery<'a> {
     pub(crate) is_head: bool,
 }
 
-impl Delivery<'_> {
+impl<'a> Delivery<'a> {
+    /// Of an answer whose fields stay as they came.
+    pub(crate) fn unchanged(passing: &'a Arc<Passing>, is_head: bool) -> Delivery<'a> {
+        Delivery {
+            passing,
+            rewriting: &Unchanged,
+            is_head,
+        }
+    }
+
     /// Has `error_page` answer in the place of an error, where that is to be.
     pub(crate) fn intercept(
         &self,

@@ -1,17 +1,22 @@
 //! Requests passed on to servers, whatever is spoken with them.
 //!
-//! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common. `settings` is what a scope says of it (`family`
-//! declares the directives, `buffers`, `fields`, `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate` looks
-//! names up. `tries` is the loop over the peers of a group, to which a request has to be let through first (`admission`), and which `connection`s lead to
-//! (`connecting` makes them); a module's `Conversation` is had with each, to which
-//! `sending` gives the client's body, of which `upload` sends the rest once the answer comes. `response` takes the head of an answer (`answer`), `rewriting` is what changes in it, `deliver` makes it
-//! the response. `body` streams the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it; `tunnel`
-//! carries upgraded connections. `interim` is what may come before an answer, `http2` how requests share connections. `probe` asks a server on our own account. `asking` is the way from an address to an answer, `attempts` and `variables` are what a request tells of it.
-//! Which server of a group is asked is the business of `upstream`.
+//! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common.
+//! `settings` is what a scope says of it (`family` declares the directives, `buffers`, `fields`,
+//! `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate`
+//! looks names up. `tries` is the loop over the peers of a group, to which a request has to be let
+//! through first (`admission`), and which `connection`s lead to (`connecting` makes them); a
+//! module's `Conversation` is had with each, to which `sending` gives the client's body, of which
+//! `upload` sends the rest once the answer comes. `response` takes the head of an answer
+//! (`answer`), `rewriting` is what changes in it, `deliver` makes it the response. `body` streams
+//! the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it;
+//! `tunnel` carries upgraded connections. `interim` is what may come before an answer, `http2` how
+//! requests share connections. `probe` asks a server on our own account. `driver` is the whole way
+//! of a request to an upstream and back, which goes step by step as its protocol says, `attempts`
+//! and `variables` are what a request tells of it. Which server of a group is asked is the business
+//! of `upstream`.
 
 mod admission;
 pub(crate) mod answer;
-pub(crate) mod asking;
 pub(crate) mod attempts;
 pub(crate) mod body;
 pub(crate) mod buffers;
@@ -19,6 +24,7 @@ mod connecting;
 pub(crate) mod connection;
 pub(crate) mod deliver;
 pub(crate) mod destination;
+pub(crate) mod driver;
 pub(crate) mod family;
 pub(crate) mod fields;
 pub(crate) mod http2;

@@ -1,68 +1,143 @@
 //! `proxy_http_version 2`: the same request and answer as streams of connections that requests share.
 
 use base::pieces::Pieces;
+use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
 use http::request::{Request, Step};
 
 use super::rewriting::Rewriting;
-use super::{Proxy, ask_peers, head, target};
+use super::target::Target;
+use super::{Proxy, begin, head, show, show_nothing};
+use crate::passing::answer::AnswerHead;
+use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
 use crate::passing::deliver::Delivery;
-use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
+use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
+use crate::passing::http2::conversation::{Http2Answer, Http2Conversation, RequestBody};
+use crate::passing::http2::head::RequestHead;
 use crate::passing::tries::Reach;
+use crate::upstream::Group;
 
-/// Asks upstreams, and makes their answer the response.
-pub(super) async fn pass_on(
+pub(super) async fn serve(
     request: &mut Request,
     exchange: &mut Exchange,
     proxy: &Proxy,
-    target: &target::Target,
-    begun: Option<Pieces>,
-    reach: Reach,
 ) -> Result<Step, Abort> {
-    let settings = &proxy.settings;
-    let text = settings.body.as_ref().map(|body| body.evaluate(request));
-    let (length, body) = match (text, begun) {
-        (Some(text), _) => (Some(text.len() as u64), RequestBody::Text(text)),
-        (None, begun) => {
-            let is_known = begun.is_none() || !request.body.chunked();
-            let is_known = is_known && request.body.is_announced();
-            let length = is_known.then(|| head::length_of(request));
-            let body = match begun {
-                _ if !settings.passes_body() => RequestBody::None,
-                None => RequestBody::Stored,
-                Some(begun) => begun.into(),
-            };
-            (length, body)
-        }
+    let http2 = Http2 {
+        proxy,
+        rewriting: proxy.rewriting(),
     };
-    let head = match head::write_http2(request, proxy, target, length) {
-        Ok(head) => head,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    let is_head = head::is_head(request, settings);
-    let conversation = Http2Conversation::new(&settings.passing, &head, is_head, &body);
-    let asked = ask_peers(request, exchange, proxy, target, reach, conversation).await?;
-    let (mut selection, mut peer, answer) = match asked {
-        Ok(answered) => answered,
-        Err(step) => return Ok(step),
-    };
-    let delivery = Delivery {
-        passing: &settings.passing,
-        rewriting: &Rewriting {
-            redirects: &proxy.redirects,
-            cookies: &settings.cookies,
-        },
-        is_head,
-    };
-    let head = &answer.read.head;
-    let step = delivery.intercept(request, &mut selection, &mut peer, head);
-    let step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
-    if let Some(step) = step {
-        // What is left of the answer is of no use.
-        if let Some(asked) = &request.upstream {
-            asked.end();
-        }
-        return Ok(step);
+    pass_on(request, exchange, &http2).await
+}
+
+/// HTTP/2, where a request has a stream.
+struct Http2<'p> {
+    proxy: &'p Proxy,
+    rewriting: Rewriting<'p>,
+}
+
+/// A request of HTTP/2, and what is known of its answer beforehand.
+struct Asked {
+    head: RequestHead,
+    body: RequestBody,
+    /// The answer has no body, whatever its head says.
+    is_head: bool,
+}
+
+impl Protocol for Http2<'_> {
+    type Target = Target;
+    type Lookup = ();
+    type Outgoing = Asked;
+    type Dialogue<'a>
+        = Http2Conversation<'a>
+    where
+        Self: 'a;
+    type Answer = Http2Answer;
+
+    fn way(&self) -> Way<'_> {
+        self.proxy.way(true)
     }
-    Ok(answer.deliver(&delivery, request, peer))
+
+    fn find(&self, request: &mut Request) -> Result<Target, u16> {
+        self.proxy.target(request)
+    }
+
+    fn not_found(&self, request: &mut Request) {
+        show_nothing(request);
+    }
+
+    fn reading(&self, request: &Request, _: &Target) -> BodyReading {
+        self.proxy.reading(request)
+    }
+
+    fn not_read(&self, request: &mut Request, target: &Target) {
+        show(request, target);
+    }
+
+    fn begin(&self, request: &mut Request, target: &Target, (): &()) {
+        begin(request, target);
+    }
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        target: &Target,
+        begun: Option<Pieces>,
+        (): &(),
+    ) -> Result<Asked, u16> {
+        let settings = &self.proxy.settings;
+        let text = settings.body.as_ref().map(|body| body.evaluate(request));
+        let (length, body) = match (text, begun) {
+            (Some(text), _) => (Some(text.len() as u64), RequestBody::Text(text)),
+            (None, begun) => {
+                let is_known = begun.is_none() || !request.body.chunked();
+                let is_known = is_known && request.body.is_announced();
+                let length = is_known.then(|| head::length_of(request));
+                let body = match begun {
+                    _ if !settings.passes_body() => RequestBody::None,
+                    None => RequestBody::Stored,
+                    Some(begun) => begun.into(),
+                };
+                (length, body)
+            }
+        };
+        Ok(Asked {
+            head: head::write_http2(request, self.proxy, target, length)?,
+            body,
+            is_head: head::is_head(request, settings),
+        })
+    }
+
+    fn introduction(&self, request: &Request) -> Bytes {
+        introduction(self.proxy.settings.proxy_protocol, ends_of(request))
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.proxy.place, b"", group, reach)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a Target, asked: &'a Asked) -> Http2Conversation<'a> {
+        let passing = &self.proxy.settings.passing;
+        Http2Conversation::new(passing, &asked.head, asked.is_head, &asked.body)
+    }
+
+    fn head(answer: &Http2Answer) -> Option<&AnswerHead> {
+        Some(&answer.read.head)
+    }
+
+    fn delivery(&self, asked: &Asked) -> Option<Delivery<'_>> {
+        Some(self.proxy.delivery(&self.rewriting, asked.is_head))
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        sent: Sent<Target, Asked>,
+        peer: UpstreamConnection,
+        answer: Http2Answer,
+    ) -> Result<Step, Abort> {
+        let is_head = sent.outgoing.is_head;
+        let delivery = self.proxy.delivery(&self.rewriting, is_head);
+        Ok(answer.deliver(&delivery, request, peer))
+    }
 }

@@ -1,8 +1,9 @@
 //! `proxy_pass`: requests passed on to another HTTP server.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. `serve` is the way of a proxied request, which
-//! servers are asked and their answers delivered as those of other modules are (`passing`). Here is what is HTTP's own: `settings` declares
-//! the directives, `target` reads the URL, `head` writes the upstream's request, `response` reads the head of the answer, `http2` does all that by version 2, `rewriting` changes
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html>. Caching is not here. A request goes
+//! the way of all that are passed on (`passing::driver`). Here is what is HTTP's own: `settings`
+//! declares the directives, `target` reads the URL, `head` writes the upstream's request,
+//! `response` reads the head of the answer, `http2` does all that by version 2, `rewriting` changes
 //! it (`cookies`: those that it sets); `probe` asks a server on our own account.
 
 mod cookies;
@@ -15,34 +16,29 @@ mod settings;
 mod target;
 pub mod variables;
 
-use std::rc::Rc;
-use std::sync::Arc;
-
 use base::pieces::Pieces;
 use bytes::Bytes;
-use http::body as request_body;
 use http::exchange::{Abort, Exchange};
-use http::log;
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use proto::header::Known;
 
 pub use settings::{DIRECTIVES, Proxy, Settings, check, content, survey};
 
+use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
-use crate::passing::connection::{Home, UpstreamConnection, ends_of, introduction, terms};
+use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
 use crate::passing::deliver::Delivery;
-use crate::passing::finish;
-use crate::passing::locate::locate;
+use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
 use crate::passing::response::{UpstreamResponse, refuse_upgrade};
-use crate::passing::sending::{Asked, as_it_came};
-use crate::passing::tries::{Asking, AttemptError, Conversation, Reach, ask};
+use crate::passing::sending::{self, as_it_came};
+use crate::passing::tries::{AttemptError, Conversation, Reach};
 use crate::passing::tunnel;
-use crate::upstream::Selection;
+use crate::upstream::Group;
 use response::HttpReader;
 use rewriting::Rewriting;
 use settings::HttpVersion;
-use target::{Scheme, ShownTarget, TARGET};
+use target::{ShownTarget, TARGET};
 
 /// A request as peers get it.
 struct Outgoing {
@@ -71,7 +67,7 @@ impl Conversation for HttpConversation<'_> {
         peer: &mut UpstreamConnection,
     ) -> Result<UpstreamResponse, AttemptError> {
         let mut reader = HttpReader::default();
-        let mut asked = Asked::new(&self.settings.passing, peer, &mut reader);
+        let mut asked = sending::Asked::new(&self.settings.passing, peer, &mut reader);
         let queued = self.queue(request, exchange, &mut asked).await;
         let read = asked.read_head(request, exchange, queued).await;
         reader.reading.end_as(read, request)
@@ -92,7 +88,7 @@ impl HttpConversation<'_> {
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
-        asked: &mut Asked<'_, HttpReader>,
+        asked: &mut sending::Asked<'_, HttpReader>,
     ) -> Result<(), AttemptError> {
         asked.push_head(&self.outgoing.head);
         match &self.outgoing.begun {
@@ -110,7 +106,10 @@ impl HttpConversation<'_> {
 impl Handle for Proxy {
     fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
         request.start_background();
-        Ran::wait(serve(request, exchange, self))
+        match self.settings.version {
+            HttpVersion::Http2 => Ran::wait(http2::serve(request, exchange, self)),
+            HttpVersion::Http10 | HttpVersion::Http11 => Ran::wait(serve(request, exchange, self)),
+        }
     }
 }
 
@@ -119,163 +118,190 @@ async fn serve(
     exchange: &mut Exchange,
     proxy: &Proxy,
 ) -> Result<Step, Abort> {
-    let settings = Arc::clone(&proxy.settings);
-    let target = match proxy.target(request) {
-        Ok(target) => target,
-        Err(status) => {
-            // Both variables are there, and empty.
-            Attempts::enter(request);
-            request.pass.enter(&TARGET);
-            return Ok(Step::Finish(status));
-        }
+    let http1 = Http1 {
+        proxy,
+        rewriting: proxy.rewriting(),
     };
-    // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
-    let framed = !request.body.chunked() || settings.version != HttpVersion::Http10;
-    let stream = !settings.passing.request_buffering
-        && settings.passes_body()
-        && request.is_main()
-        && framed;
-    let read = match stream {
-        true => request_body::read_at_hand(request, exchange).await,
-        false => request_body::read(request, exchange).await.map(|()| None),
-    };
-    let begun = match read {
-        Ok(begun) => begun,
-        Err(failed) => {
-            show(request, &target);
-            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
-        }
-    };
-    begin(request, &target);
-    pass_on(request, exchange, proxy, &target, begun).await
+    pass_on(request, exchange, &http1).await
 }
 
-/// Asks upstreams, and makes their answer the response.
-async fn pass_on(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    proxy: &Proxy,
-    target: &target::Target,
-    begun: Option<Pieces>,
-) -> Result<Step, Abort> {
-    let settings = Arc::clone(&proxy.settings);
-    let secured = match (&proxy.tls, target.scheme) {
-        (Some(tls), Scheme::Https) => match tls.prepare(request, &target.host).await {
-            Ok(secured) => Some(secured),
-            Err(status) => return Ok(finish(request, status)),
-        },
-        _ => None,
-    };
-    let mut reach = Reach {
-        scheme: target.scheme.text(),
-        uri: Bytes::new(),
-        socket: settings.passing.socket.of_request(request),
-        secured,
-        introduction: introduction(settings.proxy_protocol, ends_of(request)),
-        is_shared: settings.version == HttpVersion::Http2,
-        terms: Bytes::new(),
-    };
-    if reach.is_shared {
-        return http2::pass_on(request, exchange, proxy, target, begun, reach).await;
-    }
-    let written = match head::write(request, proxy, target, begun.is_none()) {
-        Ok(written) => written,
-        Err(status) => return Ok(Step::Finish(status)),
-    };
-    let outgoing = Outgoing {
-        head: written.head.clone(),
-        upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
-        begun,
-    };
-    reach.uri = written.head.slice(written.uri);
-    let conversation = HttpConversation {
-        settings: &settings,
-        outgoing: &outgoing,
-    };
-    let asked = ask_peers(request, exchange, proxy, target, reach, conversation).await?;
-    let (mut selection, mut peer, answer) = match asked {
-        Ok(answered) => answered,
-        Err(step) => return Ok(step),
-    };
-    let delivery = Delivery {
-        passing: &settings.passing,
-        rewriting: &Rewriting {
-            redirects: &proxy.redirects,
-            cookies: &settings.cookies,
-        },
-        is_head: head::is_head(request, &settings),
-    };
-    let is_head = delivery.is_head;
-    if let Some(step) = delivery.intercept(request, &mut selection, &mut peer, &answer.head) {
-        return Ok(leave(request, peer, &answer, is_head, step));
-    }
-    if answer.head.is_upgrade() {
-        peer.at_end = selection.at_end(request);
-        return match outgoing.upgrade {
-            true => tunnel::upgrade(request, exchange, &settings.passing, peer, answer).await,
-            false => Ok(refuse_upgrade(request)),
-        };
-    }
-    if let Some(step) = delivery.apply(request, &mut selection, &mut peer, &answer.head) {
-        return Ok(leave(request, peer, &answer, is_head, step));
-    }
-    let may_go_on = answer.keeps_alive();
-    Ok(delivery.deliver(request, peer, answer, may_go_on))
+/// HTTP/1, one request on a connection at a time.
+struct Http1<'p> {
+    proxy: &'p Proxy,
+    rewriting: Rewriting<'p>,
 }
 
-/// Asks the servers of the target until one answers. The inner error is how the request goes on where none does.
-async fn ask_peers<C: Conversation>(
-    request: &mut Request,
-    exchange: &mut Exchange,
-    proxy: &Proxy,
-    target: &target::Target,
-    mut reach: Reach,
-    conversation: C,
-) -> Result<Result<(Selection, UpstreamConnection, C::Answer), Step>, Abort> {
-    let tries = proxy.settings.passing.tries;
-    let ignore_abort = tries.ignore_client_abort;
-    let group = match locate(request, exchange, &target.upstream, ignore_abort).await {
-        Ok(Ok(group)) => group,
-        Ok(Err(status)) => return Ok(Err(finish(request, status))),
-        Err(_) => {
-            log::error!(request, Info, "client prematurely closed connection");
-            return Err(request.client_left(exchange));
-        }
-    };
-    reach.terms = terms(&proxy.place, b"", &group, &reach);
-    let mut selection = group.select(request, tries.next_upstream_tries);
-    let home = Home {
-        local: Rc::clone(&request.local),
-        group,
-    };
-    let asking = Asking {
-        tries,
-        reach: &reach,
-        conversation,
-        home: &home,
-    };
-    let asked = ask(request, exchange, &mut selection, &asking).await?;
-    Ok(match asked {
-        Ok((peer, answer)) => Ok((selection, peer, answer)),
-        Err(status) => Err(finish(request, status)),
-    })
-}
-
-/// Goes on with something else than the answer, whose head alone was of use.
-fn leave(
-    request: &Request,
-    peer: UpstreamConnection,
-    answer: &UpstreamResponse,
+/// A request of HTTP/1, and what is known of its answer beforehand.
+struct Asked {
+    outgoing: Outgoing,
+    /// Where the URI stands in its head.
+    uri: Bytes,
+    /// The answer has no body, whatever its head says.
     is_head: bool,
-    step: Step,
-) -> Step {
-    if let Some(asked) = &request.upstream {
-        asked.end();
+}
+
+impl Protocol for Http1<'_> {
+    type Target = target::Target;
+    type Lookup = ();
+    type Outgoing = Asked;
+    type Dialogue<'a>
+        = HttpConversation<'a>
+    where
+        Self: 'a;
+    type Answer = UpstreamResponse;
+
+    fn way(&self) -> Way<'_> {
+        self.proxy.way(false)
     }
-    if answer.ends_with_head(is_head) {
-        peer.done(answer.keeps_alive());
+
+    fn find(&self, request: &mut Request) -> Result<target::Target, u16> {
+        self.proxy.target(request)
     }
-    step
+
+    fn not_found(&self, request: &mut Request) {
+        show_nothing(request);
+    }
+
+    fn reading(&self, request: &Request, _: &target::Target) -> BodyReading {
+        self.proxy.reading(request)
+    }
+
+    fn not_read(&self, request: &mut Request, target: &target::Target) {
+        show(request, target);
+    }
+
+    fn begin(&self, request: &mut Request, target: &target::Target, (): &()) {
+        begin(request, target);
+    }
+
+    async fn write(
+        &self,
+        request: &mut Request,
+        target: &target::Target,
+        begun: Option<Pieces>,
+        (): &(),
+    ) -> Result<Asked, u16> {
+        let written = head::write(request, self.proxy, target, begun.is_none())?;
+        Ok(Asked {
+            uri: written.head.slice(written.uri),
+            is_head: head::is_head(request, &self.proxy.settings),
+            outgoing: Outgoing {
+                head: written.head,
+                upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),
+                begun,
+            },
+        })
+    }
+
+    fn uri(asked: &Asked) -> Bytes {
+        asked.uri.clone()
+    }
+
+    fn introduction(&self, request: &Request) -> Bytes {
+        introduction(self.proxy.settings.proxy_protocol, ends_of(request))
+    }
+
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes {
+        terms(&self.proxy.place, b"", group, reach)
+    }
+
+    fn dialogue<'a>(&'a self, _: &'a target::Target, asked: &'a Asked) -> HttpConversation<'a> {
+        HttpConversation {
+            settings: &self.proxy.settings,
+            outgoing: &asked.outgoing,
+        }
+    }
+
+    fn head(answer: &UpstreamResponse) -> Option<&AnswerHead> {
+        Some(&answer.head)
+    }
+
+    fn delivery(&self, asked: &Asked) -> Option<Delivery<'_>> {
+        Some(self.proxy.delivery(&self.rewriting, asked.is_head))
+    }
+
+    async fn upgrade(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        asked: &Asked,
+        peer: UpstreamConnection,
+        answer: UpstreamResponse,
+    ) -> Result<Step, Abort> {
+        match asked.outgoing.upgrade {
+            true => {
+                let passing = &self.proxy.settings.passing;
+                tunnel::upgrade(request, exchange, passing, peer, answer).await
+            }
+            false => Ok(refuse_upgrade(request)),
+        }
+    }
+
+    fn leave(&self, peer: UpstreamConnection, answer: UpstreamResponse, asked: &Asked) {
+        if answer.ends_with_head(asked.is_head) {
+            peer.done(answer.keeps_alive());
+        }
+    }
+
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        sent: Sent<target::Target, Asked>,
+        peer: UpstreamConnection,
+        answer: UpstreamResponse,
+    ) -> Result<Step, Abort> {
+        let is_head = sent.outgoing.is_head;
+        let delivery = self.proxy.delivery(&self.rewriting, is_head);
+        let may_go_on = answer.keeps_alive();
+        Ok(delivery.deliver(request, peer, answer, may_go_on))
+    }
+}
+
+/// What both versions have in common.
+impl Proxy {
+    fn way(&self, is_shared: bool) -> Way<'_> {
+        let passing = &self.settings.passing;
+        Way {
+            tries: passing.tries,
+            socket: &passing.socket,
+            tls: self.tls.as_deref(),
+            is_shared,
+        }
+    }
+
+    fn reading(&self, request: &Request) -> BodyReading {
+        let settings = &self.settings;
+        // HTTP/1.0 knows no chunks: the length of a body must be known before it is sent.
+        let framed = !request.body.chunked() || settings.version != HttpVersion::Http10;
+        let stream = !settings.passing.request_buffering
+            && settings.passes_body()
+            && request.is_main()
+            && framed;
+        BodyReading::of_stream(stream)
+    }
+
+    fn rewriting(&self) -> Rewriting<'_> {
+        Rewriting {
+            redirects: &self.redirects,
+            cookies: &self.settings.cookies,
+        }
+    }
+
+    fn delivery<'a>(&'a self, rewriting: &'a Rewriting<'_>, is_head: bool) -> Delivery<'a> {
+        Delivery {
+            passing: &self.settings.passing,
+            rewriting,
+            is_head,
+        }
+    }
+}
+
+/// Tells `$proxy_host` and `$proxy_port` of a request that has no target: both are there, and
+/// empty.
+fn show_nothing(request: &mut Request) {
+    Attempts::enter(request);
+    request.pass.enter(&TARGET);
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.

@@ -11,6 +11,7 @@ use http::log;
 use http::request::Request;
 use http::slots::OfPass;
 
+use crate::passing::driver;
 use crate::passing::locate::Upstream;
 use crate::upstream::{Group, Groups};
 
@@ -61,6 +62,20 @@ pub struct Target {
     pub port: Bytes,
     /// The URI of `proxy_pass`; `None` where it has none.
     pub uri: Option<Bytes>,
+}
+
+impl driver::Target for Target {
+    fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    fn scheme(&self) -> &'static [u8] {
+        self.scheme.text()
+    }
+
+    fn secure_name(&self) -> Option<&Bytes> {
+        (self.scheme == Scheme::Https).then_some(&self.host)
+    }
 }
 
 /// A target as variables show it.

@@ -1,0 +1,438 @@
+//! The way of a request to an upstream and back, whatever is spoken there; [`Protocol`] says what
+//! each step is where protocols differ.
+//!
+//! ```text
+//! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
+//!                 ▲          ▲                     ▲                                ▲         ▲
+//!         before_asking   Lookup            in_place_of_…                     before_delivery  keep
+//! ```
+//!
+//! The four hooks are where a cache stands: it answers before anybody is asked, has a say in the
+//! head that goes out, has an answer in the place of a failure or of a status, and takes the answer
+//! in before it is delivered. What a protocol does not need costs it nothing: every step is chosen
+//! when the program is compiled.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use base::pieces::Pieces;
+use bytes::Bytes;
+use http::body as request_body;
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::{Request, Step};
+
+use super::answer::AnswerHead;
+use super::attempts::Attempts;
+use super::connection::{Home, UpstreamConnection, introduction};
+use super::deliver::Delivery;
+use super::destination::Found;
+use super::finish;
+use super::locate::{Upstream, locate};
+use super::response::refuse_upgrade;
+use super::settings::Passing;
+use super::socket::SocketSettings;
+use super::ssl::{Secured, UpstreamTls};
+use super::tries::{Asking, Conversation, Reach, Tries, ask};
+use crate::upstream::Group;
+
+/// Where a request goes.
+pub(crate) trait Target {
+    /// The servers that may answer.
+    fn upstream(&self) -> &Upstream;
+
+    /// How their URLs begin in log lines.
+    fn scheme(&self) -> &'static [u8];
+
+    /// The name by which TLS knows them, where they speak it.
+    fn secure_name(&self) -> Option<&Bytes>;
+}
+
+impl Target for Found {
+    fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    fn scheme(&self) -> &'static [u8] {
+        self.scheme.text.as_bytes()
+    }
+
+    fn secure_name(&self) -> Option<&Bytes> {
+        self.scheme.is_secure.then_some(&self.address)
+    }
+}
+
+/// How much of a request's body is read before peers are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyReading {
+    /// Nothing: peers are not told of it.
+    None,
+    /// The whole, so that it can be sent again.
+    Whole,
+    /// What is at hand; the rest is passed on as it comes.
+    AtHand,
+}
+
+impl BodyReading {
+    /// Of a body that is passed on as it comes, or not.
+    pub(crate) fn of_stream(stream: bool) -> BodyReading {
+        if stream {
+            BodyReading::AtHand
+        } else {
+            BodyReading::Whole
+        }
+    }
+}
+
+/// What a scope says of reaching its peers.
+pub(crate) struct Way<'a> {
+    pub(crate) tries: Tries,
+    pub(crate) socket: &'a SocketSettings,
+    /// TLS, where peers may speak it.
+    pub(crate) tls: Option<&'a UpstreamTls>,
+    /// Requests share connections, as streams of HTTP/2.
+    pub(crate) is_shared: bool,
+}
+
+impl<'a> Way<'a> {
+    /// Peers speak no TLS, and each request has a connection of its own.
+    pub(crate) fn in_the_clear(passing: &'a Passing) -> Way<'a> {
+        Way {
+            tries: passing.tries,
+            socket: &passing.socket,
+            tls: None,
+            is_shared: false,
+        }
+    }
+}
+
+/// What one protocol, as a scope has it spoken, does at each step.
+pub(crate) trait Protocol {
+    /// Where a request goes, and what else is known of it before its body is read.
+    type Target: Target;
+
+    /// What the hook before asking has found out: `()` where there is no cache.
+    type Lookup: Default;
+
+    /// The request as peers get it.
+    type Outgoing;
+
+    /// The dialogue with a peer.
+    type Dialogue<'a>: Conversation<Answer = Self::Answer>
+    where
+        Self: 'a;
+
+    /// What a peer answers.
+    type Answer;
+
+    /// What the scope says of reaching peers.
+    fn way(&self) -> Way<'_>;
+
+    /// Where a request goes, or the status to answer with.
+    fn find(&self, request: &mut Request) -> Result<Self::Target, u16>;
+
+    /// There is no such place: what variables tell of upstreams is there, and empty.
+    fn not_found(&self, request: &mut Request) {
+        Attempts::enter(request);
+    }
+
+    /// How much of the request's body is to be read.
+    fn reading(&self, request: &Request, target: &Self::Target) -> BodyReading;
+
+    /// The request's body could not be read.
+    fn not_read(&self, _: &mut Request, _: &Self::Target) {}
+
+    /// The request is about to be passed on: what variables tell begins, behind the tries of an
+    /// earlier pass, if there was one.
+    fn begin(&self, request: &mut Request, _: &Self::Target, _: &Self::Lookup) {
+        Attempts::begin_anew(request);
+    }
+
+    /// First hook: before peers are asked. A step answers in their place.
+    async fn before_asking(
+        &self,
+        _: &mut Request,
+        _: &mut Exchange,
+        _: &Self::Target,
+    ) -> Result<ControlFlow<Step, Self::Lookup>, Abort> {
+        Ok(ControlFlow::Continue(Self::Lookup::default()))
+    }
+
+    /// Writes the request, or tells the status to answer with. `begun` is what has been read of a
+    /// body that is passed on as it comes. The second hook is the lookup: a cache asks for more, or
+    /// for less, than its client.
+    async fn write(
+        &self,
+        request: &mut Request,
+        target: &Self::Target,
+        begun: Option<Pieces>,
+        lookup: &Self::Lookup,
+    ) -> Result<Self::Outgoing, u16>;
+
+    /// The URI in it, for log lines.
+    fn uri(_: &Self::Outgoing) -> Bytes {
+        Bytes::new()
+    }
+
+    /// What each new connection begins with.
+    fn introduction(&self, _: &Request) -> Bytes {
+        introduction(None, None)
+    }
+
+    /// What another request must agree on to use the same connection.
+    fn terms(&self, group: &Group, reach: &Reach) -> Bytes;
+
+    /// What is said to a peer.
+    fn dialogue<'a>(
+        &'a self,
+        target: &'a Self::Target,
+        outgoing: &'a Self::Outgoing,
+    ) -> Self::Dialogue<'a>;
+
+    /// Third hook: no peer has answered, and the request ends with this status unless a step comes
+    /// back.
+    async fn in_place_of_failure(
+        &self,
+        _: &mut Request,
+        _: &mut Exchange,
+        _: &mut Self::Lookup,
+        _: u16,
+    ) -> Result<Option<Step>, Abort> {
+        Ok(None)
+    }
+
+    /// The third hook again: a peer has answered so. A step answers in its place.
+    async fn in_place_of_answer(
+        &self,
+        _: &mut Request,
+        _: &mut Exchange,
+        _: &mut Self::Lookup,
+        _: &AnswerHead,
+    ) -> Result<Option<Step>, Abort> {
+        Ok(None)
+    }
+
+    /// No peer has answered: the request ends with this status.
+    fn unanswered(&self, request: &mut Request, _: &Self::Outgoing, status: u16) -> Step {
+        finish(request, status)
+    }
+
+    /// The head of an answer, which may be intercepted and becomes the response's; `None` where
+    /// answers have none.
+    fn head(_: &Self::Answer) -> Option<&AnswerHead> {
+        None
+    }
+
+    /// How such a head becomes the response's.
+    fn delivery(&self, _: &Self::Outgoing) -> Option<Delivery<'_>> {
+        None
+    }
+
+    /// The peer goes on in another protocol, which the client may not have asked for.
+    async fn upgrade(
+        &self,
+        request: &mut Request,
+        _: &mut Exchange,
+        _: &Self::Outgoing,
+        peer: UpstreamConnection,
+        _: Self::Answer,
+    ) -> Result<Step, Abort> {
+        drop(peer);
+        Ok(refuse_upgrade(request))
+    }
+
+    /// Something else than the answer is delivered, of which the head alone was of use.
+    fn leave(&self, peer: UpstreamConnection, _: Self::Answer, _: &Self::Outgoing) {
+        drop(peer);
+    }
+
+    /// Fourth hook: the head of the answer is that of the response, and its body is about to
+    /// follow, unless `instead` answers: what `error_page` or `X-Accel-Redirect` leads to.
+    fn before_delivery(
+        &self,
+        _: &mut Request,
+        _: &mut Self::Lookup,
+        _: &AnswerHead,
+        instead: Option<&Step>,
+    ) {
+        let _ = instead;
+    }
+
+    /// The fourth hook again: the answer is delivered so, and its body may be kept on its way.
+    fn keep(&self, _: &mut Request, _: Self::Lookup, delivered: Step) -> Step {
+        delivered
+    }
+
+    /// Makes the answer the response, the head of which is in place where it has one.
+    async fn deliver(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        sent: Sent<Self::Target, Self::Outgoing>,
+        peer: UpstreamConnection,
+        answer: Self::Answer,
+    ) -> Result<Step, Abort>;
+}
+
+/// What has been sent, and where to.
+pub(crate) struct Sent<T, O> {
+    pub(crate) target: T,
+    pub(crate) outgoing: O,
+}
+
+/// Passes a request on and gives the answer back.
+pub(crate) async fn pass_on<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+) -> Result<Step, Abort> {
+    let target = match protocol.find(request) {
+        Ok(target) => target,
+        Err(status) => {
+            protocol.not_found(request);
+            return Ok(Step::Finish(status));
+        }
+    };
+    let read = match protocol.reading(request, &target) {
+        BodyReading::None => Ok(None),
+        BodyReading::AtHand => request_body::read_at_hand(request, exchange).await,
+        BodyReading::Whole => request_body::read(request, exchange).await.map(|()| None),
+    };
+    let begun = match read {
+        Ok(begun) => begun,
+        Err(failed) => {
+            protocol.not_read(request, &target);
+            return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
+        }
+    };
+    let lookup = match protocol.before_asking(request, exchange, &target).await? {
+        ControlFlow::Continue(lookup) => lookup,
+        ControlFlow::Break(step) => return Ok(step),
+    };
+    protocol.begin(request, &target, &lookup);
+    let secured = match secure(request, protocol, &target).await {
+        Ok(secured) => secured,
+        Err(status) => return Ok(finish(request, status)),
+    };
+    let outgoing = match protocol.write(request, &target, begun, &lookup).await {
+        Ok(outgoing) => outgoing,
+        Err(status) => return Ok(Step::Finish(status)),
+    };
+    let sent = Sent { target, outgoing };
+    ask_peers(request, exchange, protocol, sent, lookup, secured).await
+}
+
+/// Gets TLS ready, where the peers of the target speak it.
+async fn secure<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    target: &P::Target,
+) -> Result<Option<Secured>, u16> {
+    match (protocol.way().tls, target.secure_name()) {
+        (Some(tls), Some(name)) => tls.prepare(request, name).await.map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Asks the servers of the target until one answers.
+async fn ask_peers<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+    sent: Sent<P::Target, P::Outgoing>,
+    mut lookup: P::Lookup,
+    secured: Option<Secured>,
+) -> Result<Step, Abort> {
+    let Way {
+        tries,
+        socket,
+        is_shared,
+        ..
+    } = protocol.way();
+    let mut reach = Reach {
+        scheme: sent.target.scheme(),
+        uri: P::uri(&sent.outgoing),
+        socket: socket.of_request(request),
+        secured,
+        introduction: protocol.introduction(request),
+        is_shared,
+        terms: Bytes::new(),
+    };
+    let upstream = sent.target.upstream();
+    let group = match locate(request, exchange, upstream, tries.ignore_client_abort).await {
+        Ok(Ok(group)) => group,
+        Ok(Err(status)) => {
+            return fail(request, exchange, protocol, &sent.outgoing, lookup, status).await;
+        }
+        Err(_) => {
+            log::error!(request, Info, "client prematurely closed connection");
+            return Err(request.client_left(exchange));
+        }
+    };
+    reach.terms = protocol.terms(&group, &reach);
+    let mut selection = group.select(request, tries.next_upstream_tries);
+    let home = Home {
+        local: Rc::clone(&request.local),
+        group,
+    };
+    let asking = Asking {
+        tries,
+        reach: &reach,
+        conversation: protocol.dialogue(&sent.target, &sent.outgoing),
+        home: &home,
+    };
+    let asked = ask(request, exchange, &mut selection, &asking).await?;
+    drop(asking);
+    let (mut peer, answer) = match asked {
+        Ok(answered) => answered,
+        Err(status) => {
+            return fail(request, exchange, protocol, &sent.outgoing, lookup, status).await;
+        }
+    };
+    let delivery = protocol.delivery(&sent.outgoing);
+    let (Some(delivery), Some(head)) = (delivery, P::head(&answer)) else {
+        selection.head_came(request);
+        peer.at_end = selection.at_end(request);
+        return protocol
+            .deliver(request, exchange, sent, peer, answer)
+            .await;
+    };
+    let instead = protocol.in_place_of_answer(request, exchange, &mut lookup, head);
+    let mut step = instead.await?;
+    if step.is_none() {
+        step = delivery.intercept(request, &mut selection, &mut peer, head);
+        if step.is_none() && head.is_upgrade() {
+            peer.at_end = selection.at_end(request);
+            let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
+            return upgrade.await;
+        }
+        step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
+        protocol.before_delivery(request, &mut lookup, head, step.as_ref());
+    }
+    if let Some(step) = step {
+        if let Some(asked) = &request.upstream {
+            asked.end();
+        }
+        protocol.leave(peer, answer, &sent.outgoing);
+        return Ok(step);
+    }
+    let delivered = protocol.deliver(request, exchange, sent, peer, answer);
+    let delivered = delivered.await?;
+    Ok(protocol.keep(request, lookup, delivered))
+}
+
+/// No peer has answered.
+async fn fail<P: Protocol>(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    protocol: &P,
+    outgoing: &P::Outgoing,
+    mut lookup: P::Lookup,
+    status: u16,
+) -> Result<Step, Abort> {
+    let instead = protocol.in_place_of_failure(request, exchange, &mut lookup, status);
+    Ok(match instead.await? {
+        Some(step) => step,
+        None => protocol.unanswered(request, outgoing, status),
+    })
+}
