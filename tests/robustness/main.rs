@@ -12,6 +12,7 @@ mod server;
 mod upstream;
 
 mod addresses;
+mod connections;
 mod drip;
 mod fairness;
 mod files;

@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     pub(crate) streams: Slab<StreamState>,
     pub(crate) listeners: Slab<ListenerState>,
     pub(crate) datagrams: Slab<DatagramsState>,
+    /// Sockets that connected, or are about to, and have not been closed.
+    pub(crate) outgoing: usize,
     pub(crate) sleepers: Slab<Sleeper>,
     pub(crate) timers: TimerWheel<Timer>,
     pub(crate) clock: Clock,
@@ -149,6 +151,7 @@ impl Worker {
             streams: Slab::starting_at(generation),
             listeners: Slab::starting_at(generation),
             datagrams: Slab::starting_at(generation),
+            outgoing: 0,
             sleepers: Slab::starting_at(generation),
             timers: TimerWheel::new(0),
             clock,

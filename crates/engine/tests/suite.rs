@@ -38,6 +38,7 @@ suite!(
     bytes_arrive_in_order,
     cancelled_receives_lose_nothing,
     connect_is_refused,
+    connected_sockets_are_counted_until_they_close,
     connect_times_out_or_waits,
     datagrams_are_answered,
     deadlines,
@@ -548,6 +549,32 @@ async fn writing_to_a_closed_peer_fails(kind: EngineKind) {
     assert!(server.drained(0).await.is_err(), "the error stays");
     server.push(Bytes::from_static(b"into the void"));
     assert_eq!(server.backlog(), 0);
+}
+
+async fn connected_sockets_are_counted_until_they_close(kind: EngineKind) {
+    let (client, server) = pair(kind).await;
+    assert_eq!(engine::net::outgoing(), 1, "one that was accepted is none");
+    let (listener, address) = listener(kind);
+    let other = connect(&address, None, None).await.unwrap();
+    assert_eq!(engine::net::outgoing(), 2);
+    drop(other);
+    drop(listener);
+    assert!(connect(&address, None, soon()).await.is_err());
+    assert_eq!(engine::net::outgoing(), 1, "one that failed is none either");
+    client.push(Bytes::from_static(b"the last words"));
+    client.finish();
+    let end = now() + Duration::from_secs(10);
+    while engine::net::outgoing() > 0 {
+        assert!(now() < end, "it has sent everything");
+        drop(server.recv(soon()).await);
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(server);
+    assert_eq!(engine::net::outgoing(), 0);
+    let datagrams = DatagramSocket::connect(&address).unwrap();
+    assert_eq!(engine::net::outgoing(), 1);
+    drop(datagrams);
+    assert_eq!(engine::net::outgoing(), 0);
 }
 
 async fn connect_is_refused(kind: EngineKind) {

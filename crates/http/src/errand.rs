@@ -42,7 +42,13 @@ impl Errands {
     pub fn new(generation: Arc<Generation>) -> Errands {
         let counters = Arc::new(Counters::default()); // what it does is no client's, which the others count
         Errands {
-            worker: Worker::start(generation, 0, counters, Vec::new(), &WithoutClients),
+            worker: Worker::start(
+                generation,
+                usize::MAX,
+                counters,
+                Vec::new(),
+                &WithoutClients,
+            ),
         }
     }
 

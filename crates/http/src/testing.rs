@@ -144,7 +144,7 @@ pub fn serve_by<T>(
     runtime.block_on(async {
         let counters = Arc::new(Counters::default());
         let doors = vec![door::door()];
-        let worker = Worker::start(Arc::new(generation), 1, counters, doors, &ToErrorLog);
+        let worker = Worker::start(Arc::new(generation), 512, counters, doors, &ToErrorLog);
         // The client's connection is there to be asked about; nothing passes over it.
         let address = Address::Inet("10.0.0.1:80".parse().unwrap());
         let listener = Listener::new(sim::listen(address.clone()).unwrap().0).unwrap();

@@ -19,7 +19,10 @@ static WORKER_CONNECTIONS: Setting<u64> =
         .contexts(Contexts::EVENTS)
         .default("512")
         .reload(Reload::NewProcess)
-        .manual("How many connections one worker thread holds. Beyond it idle ones are closed.");
+        .manual(
+            "How many connections one worker thread holds, those to upstreams among them. Where few are left, idle ones \
+             are closed; where none is, a request that needs an upstream is answered with 500.",
+        );
 
 static USE: Setting<Option<EngineKind>> = Setting::new("use", &["epoll | io_uring"], engine_kind)
     .contexts(Contexts::EVENTS)

@@ -59,7 +59,7 @@ impl Sessions {
             if let ClientEnd::Datagrams(end) = &connection.end {
                 end.arrive(received.datagram.bytes);
             }
-        } else if received.worker.has_room() {
+        } else if received.worker.has_room_for_session() {
             self.begin(ends, received);
         }
     }

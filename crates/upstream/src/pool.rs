@@ -1,13 +1,13 @@
 //! Connections to peers that a thread keeps while nothing is asked over them.
 //!
 //! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are watched: one whose peer closes it, or sends
-//! what was not asked for, ends at once, as does one that has been idle for too long. They outlive reloads and end when the thread
-//! begins to end.
+//! what was not asked for, ends at once, as does one that has been idle for too long, or that has to make room where
+//! `worker_connections` are scarce. They outlive reloads and end when the thread begins to end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, Thread};
+use framework::workers::{Spare, SpareEntry};
 use transport::Transport;
 
 use crate::group::{Group, Keepalive};
@@ -78,6 +79,8 @@ struct Pool {
     /// Those of each group by its name, the one that came last first.
     by_group: Map<Bytes, VecDeque<slab::Key>>,
     ready: Arc<Ready>,
+    /// What closes them to make room for others; there once one is kept.
+    spares: Option<Rc<Spares>>,
     /// Whether the task that watches them has begun.
     watched: bool,
     /// The thread is about to end: nothing is kept any more.
@@ -89,6 +92,19 @@ struct Idle {
     group: Bytes,
     until: Instant,
     waker: Waker,
+    /// Its turn to make room for others.
+    spare: Option<SpareEntry>,
+}
+
+/// The connections of a thread as those that may be closed to make room for others.
+struct Spares(Weak<RefCell<Pool>>);
+
+impl Spare for Spares {
+    fn close(&self, key: slab::Key) {
+        if let Some(pool) = self.0.upgrade() {
+            pool.borrow_mut().end(key);
+        }
+    }
 }
 
 /// Which of those that are idle have something to be looked at.
@@ -136,6 +152,7 @@ impl OfThread for Pool {
             idle: Slab::new(),
             by_group: Map::default(),
             ready: Arc::default(),
+            spares: None,
             watched: false,
             ended: false,
         }
@@ -167,7 +184,12 @@ pub fn take(
         idle.is_some_and(|known| known.address == *address && known.terms == terms)
     })?;
     let key = keys.remove(place)?;
-    let mut connection = pool.idle.remove(key)?.connection;
+    let Idle {
+        mut connection,
+        spare,
+        ..
+    } = pool.idle.remove(key)?;
+    drop(spare);
     connection.made.requests += 1;
     Some(connection)
 }
@@ -185,7 +207,11 @@ pub fn give_back(local: &Local, group: &Group, connection: Box<Connection>) {
     if guard.ended {
         return;
     }
-    let key = guard.keep(group, &keepalive, connection);
+    let spares = guard
+        .spares
+        .get_or_insert_with(|| Rc::new(Spares(Rc::downgrade(&pool))));
+    let spares: Rc<dyn Spare> = Rc::clone(spares) as Rc<dyn Spare>;
+    let key = guard.keep(group, &keepalive, connection, &spares);
     // It may have ended already.
     guard.look(key);
     if !std::mem::replace(&mut guard.watched, true) {
@@ -205,6 +231,7 @@ impl Pool {
         group: &Group,
         keepalive: &Keepalive,
         mut connection: Box<Connection>,
+        spares: &Rc<dyn Spare>,
     ) -> slab::Key {
         let until = engine::now() + keepalive.timeout;
         let watch = connection.watch.get_or_insert_with(|| {
@@ -219,8 +246,12 @@ impl Pool {
             group: group.name.clone(),
             until,
             waker: Waker::from(Arc::clone(&watch)),
+            spare: None,
         });
         watch.name(key);
+        if let Some(idle) = self.idle.get_mut(key) {
+            idle.spare = SpareEntry::new(spares, key);
+        }
         let keys = match self.by_group.get_mut(&group.name) {
             Some(keys) => keys,
             None => self.by_group.entry(group.name.clone()).or_default(),
@@ -247,6 +278,11 @@ impl Pool {
         {
             return;
         }
+        self.end(key);
+    }
+
+    /// Closes one.
+    fn end(&mut self, key: slab::Key) {
         if let Some(idle) = self.idle.remove(key)
             && let Some(keys) = self.by_group.get_mut(&idle.group)
         {

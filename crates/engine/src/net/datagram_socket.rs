@@ -47,7 +47,12 @@ impl DatagramSocket {
     pub fn connect(address: &Address) -> io::Result<DatagramSocket> {
         enter(|worker| {
             let socket = worker.engine.datagrams(None, Some(address))?;
-            Ok(DatagramSocket::over(worker, socket))
+            worker.outgoing += 1;
+            let connected = DatagramSocket::over(worker, socket);
+            if let Some(state) = worker.datagrams.get_mut(connected.key) {
+                state.outgoing = true;
+            }
+            Ok(connected)
         })
     }
 
@@ -89,6 +94,7 @@ impl DatagramSocket {
     fn over(worker: &mut Worker, socket: Socket) -> DatagramSocket {
         let state = DatagramsState {
             socket,
+            outgoing: false,
             receiving: false,
             sending: false,
             dropped: false,
@@ -181,6 +187,8 @@ impl Drop for DatagramSocket {
 /// What is known of one such socket. The entry stays until no operation is in flight.
 pub(crate) struct DatagramsState {
     socket: Socket,
+    /// It is ours to count among [`outgoing`](super::outgoing).
+    outgoing: bool,
     /// The engine watches it for something to receive.
     receiving: bool,
     /// The engine watches it for room.
@@ -349,6 +357,9 @@ impl Worker {
             return;
         };
         state.dropped = true;
+        if std::mem::take(&mut state.outgoing) {
+            self.outgoing -= 1;
+        }
         (state.reader, state.writer) = (None, None);
         let forgotten = state.pending.drain(..);
         let spent = forgotten.map(|datagram| Segment::Bytes(datagram.bytes));

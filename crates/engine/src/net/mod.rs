@@ -39,3 +39,13 @@ pub use crate::sys::TcpInfo;
 pub fn finishing() -> usize {
     crate::worker::enter(|worker| worker.finishing())
 }
+
+/// How many sockets of this thread, of streams and of datagrams, it has connected to others itself, or is about to. One is
+/// counted from before it connects until it is closed.
+///
+/// # Panics
+/// When the thread has no runtime.
+#[must_use]
+pub fn outgoing() -> usize {
+    crate::worker::enter(|worker| worker.outgoing)
+}

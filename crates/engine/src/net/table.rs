@@ -47,6 +47,8 @@ pub(crate) struct StreamState {
     /// The send in flight ends with the close of the socket, so nobody else may close it before it has come back.
     sending_last: bool,
     connecting: bool,
+    /// It is ours to count among [`outgoing`](super::outgoing).
+    outgoing: bool,
     closing: bool,
     /// A pool thread reads the next range of a file into memory.
     warming: bool,
@@ -160,6 +162,7 @@ impl StreamState {
             sending: false,
             sending_last: false,
             connecting: false,
+            outgoing: false,
             closing: false,
             warming: false,
             next_turn: false,
@@ -742,6 +745,8 @@ impl Worker {
             return;
         };
         state.connecting = true;
+        state.outgoing = true;
+        self.outgoing += 1;
         let op = Op::Connect { address };
         if let Some(Outcome::Connected(result)) = self.engine.submit(
             op,
@@ -830,6 +835,9 @@ impl Worker {
             return;
         };
         state.dropped = true;
+        if std::mem::take(&mut state.outgoing) {
+            self.outgoing -= 1;
+        }
         state.finishing = false;
         state.reader = None;
         state.writer = None;

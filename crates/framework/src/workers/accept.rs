@@ -8,7 +8,8 @@ use base::level::Level;
 use engine::Event;
 use engine::net::{Listener, Stream};
 
-use super::Worker;
+use super::places::Spared;
+use super::{NotEnough, Worker};
 use crate::display::Errno;
 use crate::door::{Accepted, Door, ListenerId};
 
@@ -68,10 +69,9 @@ pub(super) async fn accept(
         match accepted {
             Ok(stream) => {
                 failing_since = None;
-                take(&worker, &id, &accepting, stream);
-                while worker.is_full() {
-                    worker.make_room();
-                    engine::sleep(Duration::from_millis(10)).await;
+                match worker.has_room_for_client().await {
+                    Ok(()) => take(&worker, &id, &accepting, stream),
+                    Err(shortage) => refuse(&worker, &listener, stream, shortage),
                 }
             }
             Err(error) if is_transient(&error) => {}
@@ -107,6 +107,16 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
     });
 }
 
+/// Closes a connection for which there is no room, and those that wait behind it, as nginx does: it is no use to have
+/// them wait for what may depend on them, such as the answer to a request that this server has sent to itself.
+fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEnough) {
+    drop(stream);
+    (0..TURNED_AWAY_MAX).all(|_| listener.turn_away(b""));
+    if shortage.is_told {
+        worker.report(Level::Alert, format_args!("{shortage}"));
+    }
+}
+
 /// A connection could not be accepted.
 struct Failed {
     error: std::io::Error,
@@ -120,7 +130,7 @@ impl Failed {
     fn meet(&self, worker: &Worker, listener: &Listener, door: &dyn Door) {
         let lasting = self.lasting;
         let is_waited_for = self.is_of_descriptors() && !lasting.is_zero();
-        if is_waited_for && !worker.close_idlest() && lasting >= QUEUE_TIME_MAX {
+        if is_waited_for && !worker.close_idlest(Spared::Nobody) && lasting >= QUEUE_TIME_MAX {
             let told = (0..TURNED_AWAY_MAX)
                 .take_while(|_| listener.turn_away(door.turned_away()))
                 .count();

@@ -4,6 +4,8 @@
 //! controlling thread as closures posted to each thread's engine.
 
 mod accept;
+mod outgoing;
+mod places;
 mod receive;
 mod worker;
 
@@ -24,8 +26,10 @@ use crate::panics::{self, AbortOnPanic};
 use crate::report::Report;
 use crate::watch::{self, Watch, Watched};
 
+pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
+pub use places::{NotEnough, Registered, Spare, SpareEntry};
+pub use worker::Worker;
 use worker::with_worker;
-pub use worker::{Registered, Worker};
 
 /// How long a reload waits for a thread to take the new generation.
 const SWAP_WAIT: Duration = Duration::from_secs(1);

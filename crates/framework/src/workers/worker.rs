@@ -3,17 +3,18 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Arguments;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use base::level::Level;
-use base::slab::{Key, Slab};
+use base::slab::Slab;
 use engine::Event;
 use engine::net::{BoundSocket, Carries, DatagramSocket, Listener};
 
 use super::accept::{Accepting, accept};
+use super::places::Occupant;
 use super::receive::receive;
 use super::{Share, SocketId};
 use crate::counters::{Counters, ThreadCounters};
@@ -23,9 +24,6 @@ use crate::idle::IdleQueue;
 use crate::report::Report;
 use crate::watch::Watched;
 
-/// How many idle connections are closed at once to make room for new ones (nginx's 32).
-const REUSED_MAX: usize = 32;
-
 /// How often a thread that is to end looks whether its clients have taken everything.
 const FINISHING_LOOK: Duration = Duration::from_millis(10);
 
@@ -33,8 +31,13 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
 }
 
+/// The worker of this thread, if it has one.
+pub(super) fn of_thread() -> Option<Rc<Worker>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
 pub(super) fn with_worker(f: impl FnOnce(&Rc<Worker>)) {
-    if let Some(worker) = CURRENT.with_borrow(Clone::clone) {
+    if let Some(worker) = of_thread() {
         f(&worker);
     }
 }
@@ -48,10 +51,13 @@ pub struct Worker {
     /// Take what is accepted, each for its addresses.
     doors: Vec<Rc<dyn Door>>,
     report: &'static dyn Report,
-    connections: RefCell<Slab<Weak<dyn Tenant>>>,
+    /// Places of its connections with clients, and of what is idle.
+    pub(super) places: RefCell<Slab<Occupant>>,
+    /// How many of them are of clients.
+    pub(super) clients: Cell<usize>,
     /// Places of those that may be closed without loss.
-    idle: RefCell<IdleQueue>,
-    connections_max: usize,
+    pub(super) idle: RefCell<IdleQueue>,
+    pub(super) connections_max: usize,
     quitting: Cell<bool>,
     /// Connections up to this number have a limit.
     limited_until: Cell<Option<u64>>,
@@ -62,7 +68,10 @@ pub struct Worker {
     /// Its own part of them.
     pub(super) counts: Arc<ThreadCounters>,
     turns_counted: Cell<bool>,
-    warned: Cell<Option<Instant>>,
+    /// When the last line about idle connections that make room was written.
+    pub(super) reuse_logged: Cell<Option<Instant>>,
+    /// When the last line about connections for which there is no room was written.
+    pub(super) shortage_logged: Cell<Option<Instant>>,
     /// When the last line about connections that cannot be accepted was written.
     pub(super) refusal_logged: Cell<Option<Instant>>,
     /// Clients that were turned away since then.
@@ -72,7 +81,8 @@ pub struct Worker {
 
 impl Worker {
     /// The worker of this thread, whose runtime must exist. It holds at most `connections_max`
-    /// connections, and serves for these doors when it [listens](Worker::listen).
+    /// connections, those that it makes itself among them, and serves for these doors when it
+    /// [listens](Worker::listen).
     pub fn start(
         generation: Arc<Generation>,
         connections_max: usize,
@@ -88,7 +98,8 @@ impl Worker {
             accept_tasks: Cell::new(0),
             doors,
             report,
-            connections: RefCell::new(Slab::new()),
+            places: RefCell::new(Slab::new()),
+            clients: Cell::new(0),
             idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),
@@ -98,7 +109,8 @@ impl Worker {
             counts,
             turns_counted: Cell::new(false),
             counters,
-            warned: Cell::new(None),
+            reuse_logged: Cell::new(None),
+            shortage_logged: Cell::new(None),
             refusal_logged: Cell::new(None),
             turned_away: Cell::new(0),
             watched: OnceCell::new(),
@@ -248,15 +260,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether one more connection may begin, for which idle ones are closed if need be. Those that
-    /// are being closed take their places until their tasks have ended.
-    pub fn has_room(&self) -> bool {
-        if self.is_full() {
-            self.make_room();
-        }
-        self.connections.borrow().len() < self.connections_max + REUSED_MAX
-    }
-
     /// The door of a listener in this generation.
     fn door_of(&self, local: &Local, listener: &ListenerId) -> Option<Rc<dyn Door>> {
         let mut doors = self.doors.iter();
@@ -285,11 +288,6 @@ impl Worker {
     /// Writes a line about the process.
     pub(super) fn report(&self, level: Level, message: Arguments<'_>) {
         self.report.line(level, message);
-    }
-
-    /// Whether it holds as many connections as it may.
-    pub(super) fn is_full(&self) -> bool {
-        self.connections.borrow().len() >= self.connections_max
     }
 
     /// Accepts no new connections; closes idle ones, busy ones after their response.
@@ -338,78 +336,15 @@ impl Worker {
     }
 
     fn open_connections(&self) -> Vec<Rc<dyn Tenant>> {
-        self.connections
-            .borrow()
-            .iter()
-            .filter_map(|(_, weak)| weak.upgrade())
-            .collect()
+        let places = self.places.borrow();
+        let clients = places.iter().filter_map(|(_, occupant)| occupant.client());
+        clients.collect()
     }
 
     pub(super) fn end_if_idle(&self) {
-        let is_idle = self.accept_tasks.get() == 0 && self.connections.borrow().is_empty();
+        let is_idle = self.accept_tasks.get() == 0 && self.clients.get() == 0;
         if self.quitting.get() && is_idle {
             self.ended.set();
-        }
-    }
-
-    /// Closes the connections that have been idle for longest to make room, as nginx does: those
-    /// that are kept alive, and those that have never sent anything.
-    pub(super) fn make_room(&self) {
-        let now = engine::now();
-        if self
-            .warned
-            .get()
-            .is_none_or(|last| now.duration_since(last) >= Duration::from_secs(1))
-        {
-            self.warned.set(Some(now));
-            let most = self.connections_max;
-            let text = "worker_connections are not enough, reusing connections";
-            self.report(Level::Warn, format_args!("{most} {text}"));
-        }
-        self.close_idlest();
-    }
-
-    /// Closes an eighth of the idle connections, those that have been idle for longest. False where
-    /// none is idle.
-    pub(super) fn close_idlest(&self) -> bool {
-        if self.idle.borrow().is_empty() {
-            return false;
-        }
-        let count = (self.idle.borrow().len() / 8).clamp(1, REUSED_MAX);
-        for _ in 0..count {
-            let Some(place) = self.idle.borrow_mut().take_first() else {
-                break;
-            };
-            if let Some(connection) = self.connection_at(place) {
-                self.counts.dropped.add(1);
-                connection.close_reading();
-            }
-        }
-        true
-    }
-
-    fn connection_at(&self, place: u32) -> Option<Rc<dyn Tenant>> {
-        let connections = self.connections.borrow();
-        connections.get(connections.key_at(place)?)?.upgrade()
-    }
-
-    /// Enters a connection into the thread's books, until what comes back is dropped.
-    pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
-        let weak: Weak<T> = Rc::downgrade(tenant);
-        let key = self.connections.borrow_mut().insert(weak);
-        self.counts.active.add(1);
-        Registered {
-            worker: Rc::clone(self),
-            key,
-        }
-    }
-
-    /// Whether the connection at this place may be closed without loss, from now on.
-    pub fn set_idle(&self, place: u32, idle: bool) {
-        let mut queue = self.idle.borrow_mut();
-        match idle {
-            true => queue.enter(place),
-            false => queue.leave(place),
         }
     }
 
@@ -433,29 +368,4 @@ async fn close_idle(worker: Rc<Worker>) {
         }
     }
     worker.end_if_idle();
-}
-
-/// Takes a connection out of the thread's books when its task ends, also by a panic.
-pub struct Registered {
-    worker: Rc<Worker>,
-    key: Key,
-}
-
-impl Registered {
-    /// The connection's place among those of its thread.
-    pub fn place(&self) -> u32 {
-        self.key.index
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.worker.counts.panics.add(1);
-        }
-        self.worker.set_idle(self.key.index, false);
-        self.worker.connections.borrow_mut().remove(self.key);
-        self.worker.counts.active.subtract(1);
-        self.worker.end_if_idle();
-    }
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use ::upstream::backlog::{self, Turn};
 use ::upstream::pool::Connection;
-use engine::net::{Address, ConnectError, ConnectStep, SocketOptions, Stream};
+use engine::net::{Address, ConnectStep, SocketOptions, Stream};
 use engine::select::{Either, either};
+use framework::workers::{self, ConnectError};
 
 /// How a peer is connected to.
 pub(super) struct Way<'a> {
@@ -30,18 +31,15 @@ pub(super) enum Connected {
 }
 
 /// Why there is no connection.
-pub(super) struct NotConnected {
-    pub(super) error: ConnectError,
+pub(super) enum NotConnected {
+    Failed(ConnectError),
     /// The peer had too much to do.
-    pub(super) is_busy: bool,
+    Busy(io::Error),
 }
 
 impl From<ConnectError> for NotConnected {
     fn from(error: ConnectError) -> NotConnected {
-        NotConnected {
-            error,
-            is_busy: false,
-        }
+        NotConnected::Failed(error)
     }
 }
 
@@ -50,31 +48,27 @@ pub(super) async fn connect(
     way: &Way<'_>,
     kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, NotConnected> {
-    let full = match backlog::is_full(way.address) {
-        true => full(libc::EAGAIN),
-        false => match anew(way).await {
-            Err(error) if is_full(way.address, &error) => error,
+    if !backlog::is_full(way.address) {
+        match anew(way).await {
+            Err(error) if is_full(way.address, &error) => {}
             connected => return Ok(connected?),
-        },
-    };
-    let busy = |error| NotConnected {
-        error,
-        is_busy: true,
-    };
+        }
+    }
+    let busy = |code| NotConnected::Busy(io::Error::from_raw_os_error(code));
     let Address::Unix(path) = way.address else {
-        return Err(full.into());
+        return Err(busy(libc::EAGAIN));
     };
     if way.goes_elsewhere {
-        return Err(busy(full));
+        return Err(busy(libc::EAGAIN));
     }
     let now = engine::now();
     let Some(turn) = Turn::wait(path, now, way.timeout, way.unheard) else {
-        return Err(busy(full));
+        return Err(busy(libc::EAGAIN));
     };
     let waiting = wait(way, turn, kept);
     match either(waiting, engine::sleep_until(way.deadline)).await {
         Either::First(connected) => Ok(connected?),
-        Either::Second(()) => Err(busy(self::full(libc::ETIMEDOUT))),
+        Either::Second(()) => Err(busy(libc::ETIMEDOUT)),
     }
 }
 
@@ -102,20 +96,16 @@ async fn wait(
 }
 
 async fn anew(way: &Way<'_>) -> Result<Connected, ConnectError> {
-    let connecting = engine::net::connect_with(way.address, way.options, Some(way.deadline));
+    let connecting = workers::connect_with(way.address, way.options, Some(way.deadline));
     connecting.await.map(Connected::Anew)
-}
-
-fn full(code: i32) -> ConnectError {
-    ConnectError {
-        step: ConnectStep::Connect,
-        error: io::Error::from_raw_os_error(code),
-    }
 }
 
 /// Whether a socket has as many connections as it may have that it has not accepted.
 fn is_full(address: &Address, error: &ConnectError) -> bool {
+    let ConnectError::Failed(failed) = error else {
+        return false;
+    };
     matches!(address, Address::Unix(_))
-        && error.step == ConnectStep::Connect
-        && error.error.raw_os_error() == Some(libc::EAGAIN)
+        && failed.step == ConnectStep::Connect
+        && failed.error.raw_os_error() == Some(libc::EAGAIN)
 }

@@ -1,11 +1,13 @@
 //! `proxy_bind`, `proxy_socket_*`: what the sockets of connections to upstreams are like.
 
+use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use conf::{Fault, ScopeRef};
-use engine::net::{ConnectError, ConnectStep, SocketOptions};
+use engine::net::{ConnectStep, SocketOptions};
 use framework::compile::Compiler;
+use framework::workers::ConnectError;
 use http::log;
 use http::request::Request;
 use http::text::Text;
@@ -99,12 +101,25 @@ impl SocketSettings {
 }
 
 impl RequestSocket {
-    /// Whether there is no socket to connect with, which is no peer's fault: the log is told.
-    pub(crate) fn is_refused(&self, request: &Request, error: &ConnectError) -> bool {
-        let ConnectError { step, error } = error;
-        let error = log::Errno(error);
-        match step {
-            ConnectStep::Connect => return false,
+    /// The error of `connect()`. `None` where there is no socket to connect with, or no room for one, which is no
+    /// peer's fault: the log is told.
+    pub(crate) fn error_of_peer(
+        &self,
+        request: &Request,
+        failed: ConnectError,
+    ) -> Option<io::Error> {
+        let failed = match failed {
+            ConnectError::Failed(failed) => failed,
+            ConnectError::NotEnough(shortage) => {
+                if shortage.is_told {
+                    log::error!(request, Alert, "{shortage} {CONNECTING}");
+                }
+                return None;
+            }
+        };
+        let error = log::Errno(&failed.error);
+        match failed.step {
+            ConnectStep::Connect => return Some(failed.error),
             ConnectStep::Socket => {
                 log::error!(request, Alert, "socket() failed {error} {CONNECTING}");
             }
@@ -124,6 +139,6 @@ impl RequestSocket {
                 log::error!(request, Crit, "bind({name}) failed {error} {CONNECTING}");
             }
         }
-        true
+        None
     }
 }

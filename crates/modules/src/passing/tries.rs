@@ -565,17 +565,23 @@ async fn connect_alone<C>(
             });
             Ok((peer, false))
         }
-        Err(NotConnected { error, .. }) if reach.socket.is_refused(request, &error) => {
-            Err(AttemptError::Refused(500))
+        Err(failure) => {
+            let (is_busy, error) = match failure {
+                NotConnected::Busy(error) => (true, error),
+                NotConnected::Failed(failed) => match reach.socket.error_of_peer(request, failed) {
+                    Some(error) => (false, error),
+                    None => return Err(AttemptError::Refused(500)),
+                },
+            };
+            Err(AttemptError::Failed(Failure {
+                sent: false,
+                is_busy,
+                ..match address {
+                    Address::Inet(_) => failed(request, &error, "connect()", CONNECTING),
+                    Address::Unix(_) => not_connected(request, &error, address),
+                }
+            }))
         }
-        Err(NotConnected { error, is_busy }) => Err(AttemptError::Failed(Failure {
-            sent: false,
-            is_busy,
-            ..match address {
-                Address::Inet(_) => failed(request, &error.error, "connect()", CONNECTING),
-                Address::Unix(_) => not_connected(request, &error.error, address),
-            }
-        })),
     }
 }
 

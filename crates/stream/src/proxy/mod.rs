@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions, connect_with};
+use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions};
 use framework::address;
+use framework::workers::{ConnectError, connect_datagrams, connect_with};
 use logs::{Errno, Printable};
 use transport::Transport;
 use upstream::{Group, Selection};
@@ -182,16 +183,7 @@ async fn try_stream(
     // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.
     let stream = match connect_with(address, &options, Some(deadline)).await {
         Ok(stream) => stream,
-        Err(failed) if failed.step == ConnectStep::Connect => {
-            tell_failure(session, address, &failed.error);
-            return Ok(Err(()));
-        }
-        // No peer can do anything about a lack of descriptors.
-        Err(failed) => {
-            let error = Errno(&failed.error);
-            logs::error!(session, Alert, "socket() failed {error}");
-            return Err(Status::InternalServerError);
-        }
+        Err(error) => return not_connected(session, address, &error).map(Err),
     };
     let transport = Transport::from(stream);
     if session.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
@@ -207,17 +199,34 @@ async fn try_datagrams(
     _: &Proxy,
     address: &Address,
 ) -> Result<Result<DatagramSocket, ()>, Status> {
-    let socket = match DatagramSocket::connect(address) {
+    let socket = match connect_datagrams(address).await {
         Ok(socket) => socket,
-        Err(error) => {
-            tell_failure(session, address, &error);
-            return Ok(Err(()));
-        }
+        Err(error) => return not_connected(session, address, &error).map(Err),
     };
     if let Ok(local) = socket.local() {
         note_connected(session, "udp ", &local, address);
     }
     Ok(Ok(socket))
+}
+
+/// Logs why there is no connection. The error ends the session: no peer can do anything about a lack
+/// of room or of descriptors.
+fn not_connected(session: &Session, address: &Address, error: &ConnectError) -> Result<(), Status> {
+    match error {
+        ConnectError::Failed(failed) if failed.step == ConnectStep::Connect => {
+            tell_failure(session, address, &failed.error);
+            return Ok(());
+        }
+        ConnectError::NotEnough(shortage) if shortage.is_told => {
+            logs::error!(session, Alert, "{shortage}");
+        }
+        ConnectError::NotEnough(_) => {}
+        ConnectError::Failed(failed) => {
+            let error = Errno(&failed.error);
+            logs::error!(session, Alert, "socket() failed {error}");
+        }
+    }
+    Err(Status::InternalServerError)
 }
 
 /// Notes and logs that there is a connection to the peer that is tried.

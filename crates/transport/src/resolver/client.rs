@@ -8,9 +8,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use engine::net::{Address, Datagram, DatagramSocket};
+use engine::net::{Address, Datagram};
 use engine::select::{Either, both, either};
 use framework::random;
+use framework::workers::{ConnectError, NotEnough, connect, connect_datagrams};
 use logs::{Errno, event};
 use proto::dns::{self, ALIASES_MAX, Answer, Failure, Family, Name, Question, ServiceServer};
 
@@ -134,24 +135,43 @@ async fn persist(
 
 /// Why a server has not answered.
 #[derive(Debug)]
-struct Failed {
-    call: &'static str,
-    error: io::Error,
+enum Failed {
+    /// The thread has no room for the connection.
+    NotEnough(NotEnough),
+    Call {
+        call: &'static str,
+        error: io::Error,
+    },
+}
+
+impl From<ConnectError> for Failed {
+    fn from(failed: ConnectError) -> Failed {
+        match failed {
+            ConnectError::NotEnough(shortage) => Failed::NotEnough(shortage),
+            ConnectError::Failed(failed) => Failed::at("connect()")(failed.error),
+        }
+    }
 }
 
 impl Failed {
     fn at(call: &'static str) -> impl Fn(io::Error) -> Failed {
-        move |error| Failed { call, error }
+        move |error| Failed::Call { call, error }
     }
 
     /// nginx's line; silence is none.
     fn log(&self, server: &Address) {
-        if self.error.kind() != io::ErrorKind::TimedOut {
-            let (call, error) = (self.call, Errno(&self.error));
-            event!(
-                Error,
-                "{call} failed {error} while resolving, resolver: {server}"
-            );
+        match self {
+            Failed::NotEnough(shortage) if shortage.is_told => {
+                event!(Alert, "{shortage} while resolving, resolver: {server}");
+            }
+            Failed::Call { call, error } if error.kind() != io::ErrorKind::TimedOut => {
+                let error = Errno(error);
+                event!(
+                    Error,
+                    "{call} failed {error} while resolving, resolver: {server}"
+                );
+            }
+            Failed::NotEnough(_) | Failed::Call { .. } => {}
         }
     }
 }
@@ -165,7 +185,7 @@ async fn ask_one(server: &Address, question: &Question, until: Instant) -> Resul
 }
 
 async fn over_udp(server: &Address, question: &Question, until: Instant) -> Result<Answer, Failed> {
-    let socket = DatagramSocket::connect(server).map_err(Failed::at("connect()"))?;
+    let socket = connect_datagrams(server).await?;
     let (id, query) = query(question);
     socket.push(Datagram::new(query.into()));
     socket.drained().await.map_err(Failed::at("send()"))?;
@@ -186,9 +206,7 @@ async fn over_udp(server: &Address, question: &Question, until: Instant) -> Resu
 
 async fn over_tcp(server: &Address, question: &Question) -> Result<Answer, Failed> {
     let deadline = engine::now() + TCP_TIMEOUT;
-    let stream = engine::net::connect(server, None, Some(deadline))
-        .await
-        .map_err(Failed::at("connect()"))?;
+    let stream = connect(server, deadline).await?;
     let (id, query) = query(question);
     let length = u16::try_from(query.len()).unwrap_or_default();
     stream.push(bytes::Bytes::from(
@@ -234,7 +252,7 @@ fn take_message(received: &mut Vec<u8>) -> Option<Vec<u8>> {
 }
 
 fn no_answer() -> Failed {
-    Failed {
+    Failed::Call {
         call: "DNS query",
         error: io::Error::new(io::ErrorKind::InvalidData, "no valid answer"),
     }

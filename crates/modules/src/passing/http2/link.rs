@@ -17,9 +17,11 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ::upstream::{Group, Keepalive};
+use base::slab;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
+use framework::workers::{Spare, SpareEntry};
 use proto::h2::client::{Client, Event, Limits, Opening};
 use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::Transport;
@@ -49,6 +51,12 @@ const SILENCE: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const PING_AGAIN: Duration = Duration::from_secs(310);
 
+/// The one connection that a [`Link`] keeps.
+const ITSELF: slab::Key = slab::Key {
+    index: 0,
+    generation: 0,
+};
+
 /// A connection; see the module.
 pub(super) struct Link {
     transport: Transport,
@@ -69,6 +77,8 @@ pub(super) struct Link {
     is_doubted: Cell<bool>,
     /// When nothing was under way any more.
     idle_since: Cell<Option<Instant>>,
+    /// Its turn to make room for other connections of the thread, while nothing is under way.
+    spare: Cell<Option<SpareEntry>>,
     is_to_end: Cell<bool>,
     has_ended: Cell<bool>,
     waker: Cell<Option<Waker>>,
@@ -113,6 +123,12 @@ impl Pings {
     }
 }
 
+impl Spare for Link {
+    fn close(&self, _: slab::Key) {
+        self.end_soon();
+    }
+}
+
 impl Link {
     /// Over a transport that has just been connected.
     pub(super) fn new(
@@ -139,6 +155,7 @@ impl Link {
             goes_away: Cell::new(None),
             is_doubted: Cell::new(false),
             idle_since: Cell::new(None),
+            spare: Cell::new(None),
             is_to_end: Cell::new(false),
             has_ended: Cell::new(false),
             waker: Cell::new(None),
@@ -187,6 +204,7 @@ impl Link {
         }
         self.requests.set(self.requests.get() + 1);
         self.idle_since.set(None);
+        drop(self.spare.take());
         self.call();
         true
     }
@@ -298,7 +316,7 @@ impl Link {
         }
     }
 
-    async fn go_on(&self, links: &RefCell<Links>, permit: Permit) -> Ending {
+    async fn go_on(self: &Rc<Link>, links: &RefCell<Links>, permit: Permit) -> Ending {
         let mut permit = Some(permit);
         let mut pings = Pings::default();
         loop {
@@ -309,6 +327,8 @@ impl Link {
                 }
                 if self.idle_since.get().is_none() {
                     self.idle_since.set(Some(engine::now()));
+                    let spare = Rc::clone(self) as Rc<dyn Spare>;
+                    self.spare.set(SpareEntry::new(&spare, ITSELF));
                     links.borrow_mut().make_room(self);
                 }
             }

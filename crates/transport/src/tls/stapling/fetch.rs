@@ -12,6 +12,7 @@ use conf::Files;
 use engine::net::Address;
 use framework::address;
 use framework::generation::Local;
+use framework::workers::{ConnectError, NotEnough, connect};
 use logs::Errno;
 use proto::base64;
 use proto::h1::response::{self, ResponseBody, ResponseHead};
@@ -146,8 +147,7 @@ async fn ask_in_turn(addresses: &[Address], message: &Bytes) -> Result<Vec<u8>, 
 
 async fn ask_at(address: &Address, message: Bytes) -> Result<Vec<u8>, Failed> {
     let deadline = engine::now() + TIMEOUT;
-    let stream = engine::net::connect(address, None, Some(deadline)).await;
-    let stream = stream.map_err(|error| Failed::Call("connect()", error))?;
+    let stream = connect(address, deadline).await?;
     stream.push(message);
     stream.start_send();
     let mut response = PartialResponse::default();
@@ -214,6 +214,8 @@ pub enum Failed {
     Unresolved(Unresolved),
     /// The host has no address.
     NoAddress,
+    /// The thread has no room for the connection.
+    NotEnough(NotEnough),
     /// What failed of the connection.
     Call(&'static str, io::Error),
     /// The responder was silent for too long.
@@ -226,11 +228,21 @@ pub enum Failed {
     Invalid,
 }
 
+impl From<ConnectError> for Failed {
+    fn from(failed: ConnectError) -> Failed {
+        match failed {
+            ConnectError::NotEnough(shortage) => Failed::NotEnough(shortage),
+            ConnectError::Failed(failed) => Failed::Call("connect()", failed.error),
+        }
+    }
+}
+
 impl fmt::Display for Failed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failed::Unresolved(cause) => write!(out, "host could not be resolved ({cause})"),
             Failed::NoAddress => out.write_str("no resolver defined to resolve the host"),
+            Failed::NotEnough(shortage) => shortage.fmt(out),
             Failed::Call(call, error) => write!(out, "{call} failed {}", Errno(error)),
             Failed::TimedOut => out.write_str("OCSP responder timed out"),
             Failed::Closed => out.write_str("OCSP responder prematurely closed connection"),

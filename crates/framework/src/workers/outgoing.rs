@@ -1,0 +1,85 @@
+//! Connections that a thread makes to others: each takes a place among `worker_connections`, as those of clients do.
+//!
+//! Whatever asks another server on a thread that serves clients connects by these functions and by none of the
+//! engine's. A thread without a worker is not limited.
+
+use std::fmt;
+use std::time::Instant;
+
+use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions, Stream};
+
+use super::{NotEnough, worker};
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// All places of the thread are taken.
+    NotEnough(NotEnough),
+    /// A call failed.
+    Failed(engine::net::ConnectError),
+}
+
+impl From<NotEnough> for ConnectError {
+    fn from(shortage: NotEnough) -> ConnectError {
+        ConnectError::NotEnough(shortage)
+    }
+}
+
+impl From<engine::net::ConnectError> for ConnectError {
+    fn from(failed: engine::net::ConnectError) -> ConnectError {
+        ConnectError::Failed(failed)
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::NotEnough(shortage) => shortage.fmt(f),
+            ConnectError::Failed(failed) => failed.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// Connects to `address` until `deadline` by a socket with these options; see [`engine::net::connect_with`].
+///
+/// # Errors
+/// Where no place is left, at once; else those of the engine.
+pub async fn connect_with(
+    address: &Address,
+    options: &SocketOptions,
+    deadline: Option<Instant>,
+) -> Result<Stream, ConnectError> {
+    take_place().await?;
+    Ok(engine::net::connect_with(address, options, deadline).await?)
+}
+
+/// Connects to `address` until `deadline`.
+///
+/// # Errors
+/// As [`connect_with`].
+pub async fn connect(address: &Address, deadline: Instant) -> Result<Stream, ConnectError> {
+    connect_with(address, &SocketOptions::default(), Some(deadline)).await
+}
+
+/// A socket of datagrams that is connected to `address`.
+///
+/// # Errors
+/// As [`connect_with`].
+pub async fn connect_datagrams(address: &Address) -> Result<DatagramSocket, ConnectError> {
+    take_place().await?;
+    DatagramSocket::connect(address).map_err(|error| {
+        ConnectError::Failed(engine::net::ConnectError {
+            step: ConnectStep::Connect,
+            error,
+        })
+    })
+}
+
+async fn take_place() -> Result<(), NotEnough> {
+    match worker::of_thread() {
+        Some(worker) => worker.has_room_for_outgoing().await,
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,517 @@
+//! The places for connections that a thread has, `worker_connections` of them: who takes one, and who makes room.
+//!
+//! As in nginx connections with clients take a place each, and so do those that the thread makes itself, to whatever
+//! upstream: else a request that leads back to its own server would take places until nobody is left to answer it. Where
+//! few are free, connections that are idle are closed, those that have been so for longest first, whoever has made them.
+//!
+//! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others are still served.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use base::level::Level;
+use base::slab::Key;
+
+use super::{Worker, worker};
+use crate::door::Tenant;
+
+/// Room is made when one place in so many is free, or none (nginx's `ngx_drain_connections()`).
+const SCARCE_SHARE: usize = 16;
+
+/// Places that are left to clients, where one in [`SCARCE_SHARE`] is more than that.
+const LEFT_TO_CLIENTS_MAX: usize = 16;
+
+/// How many idle connections are closed at once to make room for new ones (nginx's 32).
+const REUSED_MAX: usize = 32;
+
+/// How long a connection waits for those that have been told to end, and a client for any to end.
+const ROOM_WAIT: Duration = Duration::from_millis(10);
+
+/// How often it looks for that.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+
+/// For so long a client has only just connected.
+const SILENCE_MIN: Duration = Duration::from_millis(100);
+
+/// How often a shortage is told of.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// Who has a place.
+pub(super) enum Occupant {
+    /// A connection with a client, since when it has it.
+    Client(Weak<dyn Tenant>, Instant),
+    /// What is kept idle, by the key that its owner knows it by. It is counted elsewhere, as what its thread has
+    /// connected to.
+    Spare(Weak<dyn Spare>, Key),
+}
+
+impl Occupant {
+    /// The connection with a client that it is, if it is one.
+    pub(super) fn client(&self) -> Option<Rc<dyn Tenant>> {
+        match self {
+            Occupant::Client(client, _) => client.upgrade(),
+            Occupant::Spare(..) => None,
+        }
+    }
+}
+
+/// Which of those that are idle are not closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spared {
+    Nobody,
+    /// Clients that have only just connected, whose request is on its way.
+    NewClients,
+}
+
+/// Keeps connections for which nothing is under way, such as those to upstreams.
+pub trait Spare {
+    /// Closes the one of this key to make room for others.
+    fn close(&self, key: Key);
+}
+
+/// As many connections are busy as the thread may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotEnough {
+    connections_max: usize,
+    /// It is to be logged: not more often than once a second, as such things come in crowds.
+    pub is_told: bool,
+}
+
+impl fmt::Display for NotEnough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} worker_connections are not enough",
+            self.connections_max
+        )
+    }
+}
+
+impl Worker {
+    /// Whether a client that has been accepted may stay. Where all places are taken it waits for a moment: connections
+    /// that have been told to end do so, and meanwhile another thread may accept the clients behind it.
+    pub(super) async fn has_room_for_client(&self) -> Result<(), NotEnough> {
+        let scarce = self.connections_max / SCARCE_SHARE;
+        self.make_room(scarce, Spared::NewClients);
+        let until = engine::now() + ROOM_WAIT;
+        while self.taken() >= self.connections_max {
+            if engine::now() >= until {
+                return Err(self.shortage());
+            }
+            self.make_room(scarce, Spared::Nobody);
+            engine::sleep(ROOM_LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Whether a client of datagrams may begin a session. Nothing waits meanwhile: idle ones that
+    /// have been told to end have their places until their tasks have ended.
+    pub fn has_room_for_session(&self) -> bool {
+        self.make_room(self.connections_max / SCARCE_SHARE, Spared::Nobody);
+        self.taken() < self.connections_max + REUSED_MAX
+    }
+
+    /// Whether the thread may make a connection, for which it waits only where idle ones are about to end.
+    pub(super) async fn has_room_for_outgoing(&self) -> Result<(), NotEnough> {
+        let outgoing_max = self.outgoing_max();
+        let scarce = self.connections_max / SCARCE_SHARE + self.connections_max - outgoing_max;
+        let mut makes_room = self.make_room(scarce, Spared::NewClients);
+        let until = engine::now() + ROOM_WAIT;
+        while self.taken() >= outgoing_max {
+            if !makes_room || engine::now() >= until {
+                return Err(self.shortage());
+            }
+            engine::sleep(ROOM_LOOK).await;
+            makes_room |= self.make_room(scarce, Spared::NewClients);
+        }
+        Ok(())
+    }
+
+    /// With as many connections none is made.
+    fn outgoing_max(&self) -> usize {
+        let left = (self.connections_max / SCARCE_SHARE).min(LEFT_TO_CLIENTS_MAX);
+        self.connections_max - left
+    }
+
+    /// Places that are taken.
+    fn taken(&self) -> usize {
+        self.clients.get() + engine::net::outgoing()
+    }
+
+    fn shortage(&self) -> NotEnough {
+        NotEnough {
+            connections_max: self.connections_max,
+            is_told: is_due(&self.shortage_logged),
+        }
+    }
+
+    /// Tells idle connections to end where `scarce` places are free or fewer. Whether there were any.
+    fn make_room(&self, scarce: usize, spared: Spared) -> bool {
+        let free = self.connections_max.saturating_sub(self.taken());
+        if free > scarce || !self.close_idlest(spared) {
+            return false;
+        }
+        if is_due(&self.reuse_logged) {
+            let most = self.connections_max;
+            let text = "worker_connections are not enough, reusing connections";
+            self.report(Level::Warn, format_args!("{most} {text}"));
+        }
+        true
+    }
+
+    /// Closes an eighth of the idle connections, those that have been idle for longest. False where
+    /// none is idle.
+    pub(super) fn close_idlest(&self, spared: Spared) -> bool {
+        let idle = self.idle.borrow().len();
+        let wanted = (idle / 8).clamp(1, REUSED_MAX);
+        let mut closed = 0;
+        for _ in 0..idle.min(REUSED_MAX) {
+            let Some(place) = self.idle.borrow_mut().take_first() else {
+                break;
+            };
+            if spared == Spared::NewClients && self.is_expected_to_ask(place) {
+                self.idle.borrow_mut().enter(place);
+                continue;
+            }
+            self.close_at(place);
+            closed += 1;
+            if closed == wanted {
+                break;
+            }
+        }
+        closed > 0
+    }
+
+    /// Whether it is a client that has only just connected, and has said nothing yet.
+    fn is_expected_to_ask(&self, place: u32) -> bool {
+        let places = self.places.borrow();
+        match places.key_at(place).and_then(|key| places.get(key)) {
+            Some(Occupant::Client(client, since)) => {
+                engine::now().duration_since(*since) < SILENCE_MIN
+                    && client
+                        .upgrade()
+                        .is_some_and(|client| !client.ends_when_idle())
+            }
+            Some(Occupant::Spare(..)) | None => false,
+        }
+    }
+
+    fn close_at(&self, place: u32) {
+        let places = self.places.borrow();
+        match places.key_at(place).and_then(|key| places.get(key)) {
+            Some(Occupant::Client(client, _)) => {
+                let client = client.upgrade();
+                drop(places);
+                if let Some(client) = client {
+                    self.counts.dropped.add(1);
+                    client.close_reading();
+                }
+            }
+            Some(Occupant::Spare(owner, key)) => {
+                let (owner, key) = (owner.upgrade(), *key);
+                drop(places);
+                if let Some(owner) = owner {
+                    owner.close(key);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Enters a connection with a client into the thread's books, until what comes back is dropped.
+    pub fn register<T: Tenant + 'static>(self: &Rc<Worker>, tenant: &Rc<T>) -> Registered {
+        let weak: Weak<T> = Rc::downgrade(tenant);
+        let key = self
+            .places
+            .borrow_mut()
+            .insert(Occupant::Client(weak, engine::now()));
+        self.clients.set(self.clients.get() + 1);
+        self.counts.active.add(1);
+        Registered {
+            worker: Rc::clone(self),
+            key,
+        }
+    }
+
+    /// Whether the connection at this place may be closed without loss, from now on.
+    pub fn set_idle(&self, place: u32, idle: bool) {
+        let mut queue = self.idle.borrow_mut();
+        match idle {
+            true => queue.enter(place),
+            false => queue.leave(place),
+        }
+    }
+}
+
+/// Whether a line of its kind is to be written now: one a second is.
+fn is_due(logged: &Cell<Option<Instant>>) -> bool {
+    let now = engine::now();
+    let last = logged.get();
+    let is_due = last.is_none_or(|last| now.duration_since(last) >= TOLD_EVERY);
+    if is_due {
+        logged.set(Some(now));
+    }
+    is_due
+}
+
+/// Takes a connection out of the thread's books when its task ends, also by a panic.
+pub struct Registered {
+    worker: Rc<Worker>,
+    key: Key,
+}
+
+impl Registered {
+    /// The connection's place among those of its thread.
+    pub fn place(&self) -> u32 {
+        self.key.index
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.counts.panics.add(1);
+        }
+        self.worker.set_idle(self.key.index, false);
+        self.worker.places.borrow_mut().remove(self.key);
+        self.worker.clients.set(self.worker.clients.get() - 1);
+        self.worker.counts.active.subtract(1);
+        self.worker.end_if_idle();
+    }
+}
+
+/// What is kept idle has its turn to be closed among all that is, until this is dropped.
+pub struct SpareEntry {
+    worker: Rc<Worker>,
+    key: Key,
+}
+
+impl SpareEntry {
+    /// Of what has just become idle, which its owner knows by this key. `None` on a thread that has no worker.
+    pub fn new(owner: &Rc<dyn Spare>, key: Key) -> Option<SpareEntry> {
+        let worker = worker::of_thread()?;
+        let occupant = Occupant::Spare(Rc::downgrade(owner), key);
+        let key = worker.places.borrow_mut().insert(occupant);
+        worker.set_idle(key.index, true);
+        Some(SpareEntry { worker, key })
+    }
+}
+
+impl Drop for SpareEntry {
+    fn drop(&mut self) {
+        self.worker.set_idle(self.key.index, false);
+        self.worker.places.borrow_mut().remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fmt::Arguments;
+    use std::sync::Arc;
+
+    use engine::net::{Address, Listener};
+    use engine::sim::{self, Faults};
+
+    use super::*;
+    use crate::counters::Counters;
+    use crate::generation::{Generation, Local};
+    use crate::report::Report;
+    use crate::workers::{ConnectError, connect};
+    use crate::zone::Zones;
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Report for Silent {
+        fn line(&self, _: Level, _: Arguments<'_>) {}
+
+        fn thread_begins(&self) {}
+
+        fn serves_by(&self, _: &Generation) {}
+
+        fn thread_ends(&self) {}
+    }
+
+    /// Names in the order in which they were told to end.
+    type Ended = Rc<RefCell<Vec<&'static str>>>;
+
+    /// A connection, with a client or kept, that leaves when it is told to.
+    struct Idle {
+        name: &'static str,
+        ended: Ended,
+        leaves: RefCell<Option<Registered>>,
+        has_asked: bool,
+    }
+
+    impl Spare for Idle {
+        fn close(&self, _: Key) {
+            self.ended.borrow_mut().push(self.name);
+        }
+    }
+
+    impl Tenant for Idle {
+        fn serial(&self) -> u64 {
+            0
+        }
+
+        fn is_known(&self, _: &Local) -> bool {
+            true
+        }
+
+        fn place(&self) -> Option<u32> {
+            self.leaves.borrow().as_ref().map(Registered::place)
+        }
+
+        fn ends_when_idle(&self) -> bool {
+            self.has_asked
+        }
+
+        fn close_reading(&self) {
+            self.ended.borrow_mut().push(self.name);
+            self.leaves.take();
+        }
+
+        fn abort(&self) {}
+
+        fn stay_with(&self, _: &Rc<Local>) {}
+    }
+
+    fn client(worker: &Rc<Worker>, name: &'static str, ended: &Ended, has_asked: bool) -> Rc<Idle> {
+        let client = Rc::new(Idle {
+            name,
+            ended: Rc::clone(ended),
+            leaves: RefCell::default(),
+            has_asked,
+        });
+        client.leaves.replace(Some(worker.register(&client)));
+        client
+    }
+
+    fn idle_client(worker: &Rc<Worker>, name: &'static str, ended: &Ended) -> Rc<Idle> {
+        let client = client(worker, name, ended, true);
+        worker.set_idle(client.place().unwrap(), true);
+        client
+    }
+
+    const KEY: Key = Key {
+        index: 7,
+        generation: 3,
+    };
+
+    fn on_a_thread_with(connections: usize, test: impl AsyncFnOnce(Rc<Worker>, Address)) {
+        let mut runtime = sim::runtime(1, Faults::default(), engine::Settings::default()).unwrap();
+        let address = Address::Inet("10.0.0.1:80".parse().unwrap());
+        let (socket, address) = sim::listen(address).unwrap();
+        runtime.block_on(async {
+            let _listener = Listener::new(socket).unwrap();
+            let generation = Arc::new(Generation::new(Zones::default()));
+            let counters = Arc::new(Counters::default());
+            let worker = Worker::start(generation, connections, counters, Vec::new(), &Silent);
+            test(Rc::clone(&worker), address).await;
+            worker.quit();
+            worker.end().await;
+        });
+    }
+
+    async fn connected(address: &Address) -> Result<engine::net::Stream, NotEnough> {
+        let deadline = engine::now() + Duration::from_secs(60);
+        match connect(address, deadline).await {
+            Ok(stream) => Ok(stream),
+            Err(ConnectError::NotEnough(shortage)) => Err(shortage),
+            Err(ConnectError::Failed(failed)) => panic!("{failed}"),
+        }
+    }
+
+    #[test]
+    fn what_the_thread_connects_to_takes_a_place_and_leaves_some_to_clients() {
+        on_a_thread_with(64, async |worker, address| {
+            let ended = Ended::default();
+            let clients: Vec<_> = (0..50)
+                .map(|_| client(&worker, "busy", &ended, true))
+                .collect();
+            let mut streams = Vec::new();
+            for _ in 0..10 {
+                streams.push(connected(&address).await.unwrap());
+            }
+            let before = engine::now();
+            let shortage = connected(&address).await.unwrap_err();
+            assert_eq!(shortage.to_string(), "64 worker_connections are not enough");
+            assert!(shortage.is_told);
+            assert!(
+                !connected(&address).await.unwrap_err().is_told,
+                "not twice a second"
+            );
+            assert_eq!(engine::now(), before, "at once");
+            assert_eq!(worker.has_room_for_client().await, Ok(()));
+            let others: Vec<_> = (0..4)
+                .map(|_| client(&worker, "busy", &ended, true))
+                .collect();
+            assert!(
+                worker.has_room_for_client().await.is_err(),
+                "all 64 are taken"
+            );
+            drop(streams.pop());
+            assert_eq!(worker.has_room_for_client().await, Ok(()));
+            drop((clients, others));
+            connected(&address).await.unwrap();
+            assert!(ended.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn the_idlest_make_room_whoever_made_them() {
+        on_a_thread_with(16, async |worker, address| {
+            let ended = Ended::default();
+            let _first = idle_client(&worker, "first", &ended);
+            let kept = |name| {
+                let idle = Rc::new(Idle {
+                    name,
+                    ended: Rc::clone(&ended),
+                    leaves: RefCell::default(),
+                    has_asked: false,
+                });
+                let spare = Rc::clone(&idle) as Rc<dyn Spare>;
+                (SpareEntry::new(&spare, KEY).unwrap(), idle)
+            };
+            let (_entry, _kept) = kept("kept");
+            let (in_use, _) = kept("in use again");
+            let _third = idle_client(&worker, "third", &ended);
+            drop(in_use);
+            let mut streams = Vec::new();
+            for _ in 0..12 {
+                streams.push(connected(&address).await.unwrap());
+            }
+            assert!(ended.borrow().is_empty());
+            for told in [
+                &["first"][..],
+                &["first", "kept"],
+                &["first", "kept", "third"],
+            ] {
+                streams.push(connected(&address).await.unwrap());
+                assert_eq!(*ended.borrow(), told);
+            }
+            assert!(
+                connected(&address).await.is_err(),
+                "one place is for clients"
+            );
+        });
+    }
+
+    #[test]
+    fn a_client_that_has_just_connected_has_time_for_its_request() {
+        on_a_thread_with(2, async |worker, address| {
+            let ended = Ended::default();
+            let fresh = client(&worker, "fresh", &ended, false);
+            worker.set_idle(fresh.place().unwrap(), true);
+            let _stream = connected(&address).await.unwrap();
+            assert!(connected(&address).await.is_err());
+            assert!(ended.borrow().is_empty());
+            engine::sleep(SILENCE_MIN).await;
+            assert!(connected(&address).await.is_ok());
+            assert_eq!(*ended.borrow(), ["fresh"]);
+        });
+    }
+}
