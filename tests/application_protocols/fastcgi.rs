@@ -389,6 +389,42 @@ const BAD: &[Bad] = &[
         "upstream sent too big header",
     ),
     (
+        "long-head-and-end",
+        || {
+            let head = format!("X-A: {}\r\n", "a".repeat(5000));
+            [stdout(head.as_bytes()), stdout(b""), end()].concat()
+        },
+        502,
+        "upstream sent too big header while reading response header from upstream",
+    ),
+    (
+        // 3,500 bytes of fields, and 1,000 of what they are wrapped in.
+        "many-records",
+        || {
+            let field = format!("X-A: {}\r\n", "a".repeat(43));
+            let mut bytes = stdout(field.as_bytes()).repeat(70);
+            bytes.extend(stdout(b"\r\nok"));
+            bytes.extend(stdout(b""));
+            bytes.extend(end());
+            bytes
+        },
+        502,
+        "upstream sent too big header",
+    ),
+    (
+        "messages-within-the-head",
+        || {
+            let mut bytes = stdout(b"X-A: 1\r\n");
+            bytes.extend(stderr(&[b'm'; 4200]));
+            bytes.extend(stdout(b"\r\nok"));
+            bytes.extend(stdout(b""));
+            bytes.extend(end());
+            bytes
+        },
+        502,
+        "upstream sent too big header",
+    ),
+    (
         "caught",
         || {
             [
@@ -463,6 +499,47 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
             }
         }
     }
+}
+
+/// As nginx has it, which reads into one buffer: messages before the head take its room, and leave it again where they end what
+/// was read.
+#[test]
+fn messages_before_a_head_take_its_room() {
+    let head = |length: usize| {
+        let mut bytes = stdout(format!("X-A: {}\r\n\r\nok", "a".repeat(length)).as_bytes());
+        bytes.extend(stdout(b""));
+        bytes.extend(end());
+        bytes
+    };
+    let answer = move |seen: &Seen| {
+        let uri = seen.uri();
+        let mut numbers = uri.split('/').skip(1);
+        let mut next = || numbers.next().unwrap().parse::<usize>().unwrap();
+        let (count, message, head) = (next(), vec![b'm'; next()], head(next()));
+        vec![[stderr(&message).repeat(count), head].concat()]
+    };
+    let lines = "
+        fastcgi_param URI $uri; fastcgi_buffer_size 4k; chunked_transfer_encoding off;
+        location / { fastcgi_pass APP; }";
+    each_server(lines, answer, |server, _| {
+        for (path, wanted) in [
+            // Beside a message of 3,000 bytes there is room for a head of 1,080.
+            ("/1/3000/1060", 200),
+            ("/1/3000/1080", 502),
+            // The first read ends within the second message, after which the buffer is empty.
+            ("/2/3000/1060", 200),
+            ("/2/3000/2200", 502),
+            ("/2/3000/2100", 200),
+            ("/9/8000/1000", 200),
+        ] {
+            let answer = get(server, path);
+            let log = server.error_log();
+            let line = log.lines().last().unwrap_or_default();
+            assert_eq!(status(&answer), wanted, "{path}: {answer}\n{line}");
+            assert_eq!(answer.ends_with("\r\n\r\nok"), wanted == 200, "{path}");
+        }
+        server.wait_for_log("upstream sent too big header");
+    });
 }
 
 #[test]

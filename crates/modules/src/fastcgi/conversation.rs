@@ -52,6 +52,7 @@ impl Conversation for FastcgiConversation<'_> {
             reading: Reading::default(),
             decoder: Decoder::new(),
             held: 0,
+            has_begun: false,
         };
         let mut asked = Asked::new(&self.settings.passing, peer, &mut reader);
         let queued = self.queue(request, exchange, &mut asked).await;
@@ -120,8 +121,10 @@ struct FastcgiReader<'a> {
     /// The head, and what has come behind it, in its records.
     reading: Reading,
     decoder: Decoder,
-    /// How many bytes have come since the head began.
+    /// How much of `fastcgi_buffer_size` is taken: by records as they came, their headers, padding and messages among them.
     held: usize,
+    /// Some of the head has come.
+    has_begun: bool,
 }
 
 impl HeadReader for FastcgiReader<'_> {
@@ -132,33 +135,16 @@ impl HeadReader for FastcgiReader<'_> {
         passing: &Passing,
         mut received: Buffer,
     ) -> Result<bool, AttemptError> {
-        self.held += received.len();
-        self.reading.note_received(received.len(), request, passing);
-        while !received.is_empty() {
-            let decoded = self.decoder.decode(&received).map_err(|fault| {
-                log::error!(request, Error, "{fault} {READING}");
-                bad(Causes::INVALID_HEADER)
-            })?;
-            match decoded.event {
-                Some(Event::Stdout(stretch)) => {
-                    let stretch = received.get(stretch).unwrap_or_default();
-                    if let Some(unread) = self.parse(stretch, request, passing)? {
-                        received.advance(decoded.consumed.saturating_sub(unread));
-                        self.reading.rest = received;
-                        return Ok(true);
-                    }
-                }
-                Some(Event::Stderr(stretch)) => {
-                    let stretch = received.get(stretch).unwrap_or_default();
-                    self.tell(request, stretch)?;
-                }
-                // An end before that of the head is a fault.
-                Some(_) | None => {}
+        // As in nginx no more is looked at at once than there is room for.
+        while !received.is_empty() && self.held < passing.buffer_size {
+            let length = received.len().min(passing.buffer_size - self.held);
+            let behind = received.len() - length;
+            self.held += length;
+            self.reading.note_read(length, behind, request);
+            if self.take_records(request, passing, &mut received, behind)? {
+                self.reading.rest = received;
+                return Ok(true);
             }
-            received.advance(decoded.consumed);
-        }
-        if self.reading.bytes.is_empty() {
-            self.held = 0; // warnings are no part of a head, however many they are
         }
         match self.held >= passing.buffer_size {
             true => Err(too_big(request)),
@@ -168,6 +154,46 @@ impl HeadReader for FastcgiReader<'_> {
 }
 
 impl FastcgiReader<'_> {
+    /// Takes what has been received off it, but for so much at its end; whether the head is whole.
+    fn take_records(
+        &mut self,
+        request: &mut Request,
+        passing: &Passing,
+        received: &mut Buffer,
+        behind: usize,
+    ) -> Result<bool, AttemptError> {
+        while received.len() > behind {
+            let records = received.get(..received.len() - behind).unwrap_or_default();
+            let decoded = self.decoder.decode(records).map_err(|fault| {
+                log::error!(request, Error, "{fault} {READING}");
+                bad(Causes::INVALID_HEADER)
+            })?;
+            let is_last = decoded.consumed == records.len();
+            match decoded.event {
+                Some(Event::Stdout(stretch)) => {
+                    self.has_begun = true;
+                    let stretch = records.get(stretch).unwrap_or_default();
+                    if let Some(unread) = self.parse(stretch, request, passing)? {
+                        received.advance(decoded.consumed.saturating_sub(unread));
+                        return Ok(true);
+                    }
+                }
+                Some(Event::Stderr(stretch)) => {
+                    self.tell(request, records.get(stretch).unwrap_or_default())?;
+                    // As in nginx messages before the head leave their room again where nothing follows them yet: of the
+                    // warnings of PHP there may be any number.
+                    if is_last && !self.has_begun {
+                        self.held = 0;
+                    }
+                }
+                // An end before that of the head is a fault.
+                Some(_) | None => {}
+            }
+            received.advance(decoded.consumed);
+        }
+        Ok(false)
+    }
+
     /// Parses what has come of the head. Where it is whole: how many bytes of this stretch are behind it.
     fn parse(
         &mut self,

@@ -67,6 +67,14 @@ impl Reading {
         note(request, |attempt, _| attempt.bytes_received = counted);
     }
 
+    /// The same where so many bytes have been looked at, and so many have come behind them.
+    pub(crate) fn note_read(&mut self, length: usize, behind: usize, request: &mut Request) {
+        self.received += length;
+        self.beyond = behind as u64;
+        let counted = self.received as u64;
+        note(request, |attempt, _| attempt.bytes_received = counted);
+    }
+
     /// Looks for the head's end by `parse`, which says how long a head is, in what there was of it before and the `received` behind
     /// that. No more is taken from there than a head may have (`proxy_buffer_size`), and nothing behind its end. Where the head is
     /// whole: how many of the received bytes are its own.
