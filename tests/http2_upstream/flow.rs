@@ -99,27 +99,17 @@ fn a_body_goes_as_far_as_the_window_is_open() {
 #[test]
 fn a_window_that_is_never_opened_is_a_timeout() {
     each(|engine, by| {
-        // That of the stream, and that of the connection, which the stream before has used up.
+        // That of the stream, and that of the connection.
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "300ms", &upstream);
-            let settings = [(
-                INITIAL_WINDOW_SIZE,
-                if of_connection { 1 << 20 } else { 10 },
-            )];
-            let mut peer = kept(&upstream, server.port, &settings);
-            let mut client = Client::connect(server.port);
-            if of_connection {
-                let body = bytes(WINDOW_AT_FIRST as usize);
-                let port = server.port;
-                let first = thread::spawn(move || upload(port, "/", &body));
-                let stream = peer.wait_for_request().stream;
-                peer.answer(stream, "200", b"ok");
-                assert_eq!(first.join().unwrap().text(), "ok");
-            }
-            let stream = client.request_with("POST", "/", &[], Some(&[b'x'; 100]));
-            let response = client.response(stream);
-            assert_eq!(response.status, 504, "{}", server.error_log());
+            let (window, length) = match of_connection {
+                true => (1 << 20, WINDOW_AT_FIRST as usize + 1),
+                false => (10, 100),
+            };
+            let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, window)]);
+            let status = upload(server.port, "/", &bytes(length)).status;
+            assert_eq!(status, 504, "{}", server.error_log());
             let text =
                 "upstream timed out (110: Connection timed out) while sending request to upstream";
             assert_eq!(lines_with(&server, 0, text, 1), 1);
@@ -129,16 +119,17 @@ fn a_window_that_is_never_opened_is_a_timeout() {
                 peer.wait_for_end();
             } else {
                 assert_eq!(peer.wait_for_reset(stream), ErrorCode::Cancel);
-                peer.give(0, 1000);
+                peer.give(0, WINDOW_AT_FIRST as u32);
                 peer.settings(&[(INITIAL_WINDOW_SIZE, 1000)]);
                 peer.wait_for_settings();
+                let mut client = Client::connect(server.port);
                 let asked = client.request_with("POST", "/", &[], Some(b"12345"));
                 let last = peer.wait_for_request();
                 assert_eq!(last.body, b"12345");
                 peer.answer(last.stream, "200", b"ok");
                 assert_eq!(client.response(asked).text(), "ok");
             }
-            let expected = if of_connection { 0 } else { 10 };
+            let expected = if of_connection { length - 1 } else { 10 };
             assert_eq!(peer.requests[&stream].body.len(), expected);
             upstream.assert_clean();
         }
@@ -151,7 +142,7 @@ fn the_end_of_a_body_needs_no_window() {
         return; // it waits for one
     }
     each(|engine, by| {
-        // Neither that of the stream, nor that of the connection, which others have used up.
+        // Neither that of the stream, nor that of the connection.
         for of_connection in [false, true] {
             let upstream = Upstream::bind();
             let server = kept_server(engine, by, "60s", &upstream);
@@ -162,19 +153,82 @@ fn the_end_of_a_body_needs_no_window() {
             send(&mut client, asked, b"1234", false);
             let stream = peer.wait_for_head();
             peer.wait_until(|peer| peer.requests[&stream].body == b"1234");
+            let rest = match of_connection {
+                true => bytes(WINDOW_AT_FIRST as usize - 4),
+                false => Vec::new(),
+            };
             if of_connection {
-                let (body, port) = (bytes(WINDOW_AT_FIRST as usize - 4), server.port);
-                let beside = thread::spawn(move || upload(port, "/", &body));
-                let other = peer.wait_for_request().stream;
-                peer.answer(other, "200", b"ok");
-                assert_eq!(beside.join().unwrap().text(), "ok");
+                send(&mut client, asked, &rest, false);
+                let at_first = WINDOW_AT_FIRST as usize;
+                peer.wait_until(|peer| peer.requests[&stream].body.len() == at_first);
             }
             send(&mut client, asked, b"", true);
-            assert_eq!(peer.wait_for_rest(stream).body, b"1234");
+            assert!(peer.wait_for_rest(stream).body == [b"1234", &rest[..]].concat());
             peer.answer(stream, "200", b"ok");
             assert_eq!(client.response(asked).text(), "ok");
             upstream.assert_clean();
         }
+    });
+}
+
+/// Sends a part of a body and waits for all of it at the upstream.
+fn pass(client: &mut Client, asked: u32, peer: &mut Peer, stream: u32, part: &[u8]) {
+    let before = peer.requests[&stream].body.len();
+    send(client, asked, part, false);
+    peer.wait_until(|peer| peer.requests[&stream].body.len() == before + part.len());
+}
+
+/// A client must be no hindrance to others, so requests at once have one connection only while its window has room for all.
+#[test]
+fn an_upload_that_is_not_read_stops_no_other() {
+    if is_nginx() {
+        return;
+    }
+    each(|engine, by| {
+        let upstream = Upstream::bind();
+        let server = kept_server(engine, by, "60s", &upstream);
+        let mut peer = kept(&upstream, server.port, &[(INITIAL_WINDOW_SIZE, 1 << 20)]);
+        // One that goes on for long, and is read.
+        let mut client = Client::connect(server.port);
+        let asked = open(&mut client, "/long", &[]);
+        let long = peer.wait_for_head();
+        pass(&mut client, asked, &mut peer, long, b"begun");
+        // One of which nothing is read.
+        let mut attacker = Client::connect(server.port);
+        let attack = open(&mut attacker, "/unread", &[]);
+        let unread = peer.wait_for_head();
+        send(&mut attacker, attack, &bytes(60_000), false);
+        let at_first = WINDOW_AT_FIRST as usize;
+        peer.wait_until(|peer| peer.requests[&unread].body.len() > at_first / 2);
+        while !is_still(&mut peer) {}
+        let taken = peer.requests[&unread].body.len();
+        assert!(taken < at_first * 2 / 3, "{taken}");
+        // The first goes on, with credit for what it sends and no other.
+        for _ in 0..20 {
+            pass(&mut client, asked, &mut peer, long, &[b'x'; 2000]);
+            peer.give(0, 2000);
+            peer.give(long, 2000);
+        }
+        // Those that come now have another connection.
+        let mut beside = Client::connect(server.port);
+        let next = beside.request_with("POST", "/next", &[], Some(&[b'y'; 30_000]));
+        let mut other = upstream.accept();
+        other.settings(&[]);
+        let last = other.wait_for_request();
+        assert_eq!((last.path(), last.body.len()), ("/next", 30_000));
+        other.answer(last.stream, "200", b"next");
+        assert_eq!(beside.response(next).text(), "next");
+        // With its client an upload ends, and what it had is there for all again.
+        let mut out = Vec::new();
+        frame::put_reset(&mut out, attack, ErrorCode::Cancel);
+        attacker.send(&out);
+        assert_eq!(peer.wait_for_reset(unread), ErrorCode::Cancel);
+        peer.give(0, taken as u32);
+        send(&mut client, asked, &vec![b'z'; taken], true);
+        assert_eq!(peer.wait_for_rest(long).body.len(), 5 + 40_000 + taken);
+        peer.answer(long, "200", b"long");
+        assert_eq!(client.response(asked).text(), "long");
+        upstream.assert_clean();
     });
 }
 

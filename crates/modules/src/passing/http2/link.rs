@@ -170,11 +170,12 @@ impl Link {
 
     // What requests do.
 
-    /// Whether another request may begin on it now.
+    /// Whether another request may begin on it now, and would not wait for what others have taken of its window.
     pub(super) fn has_room(&self) -> bool {
         let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
         let machine = self.machine.borrow();
-        may_begin && machine.has_begun() && machine.may_open() && !self.has_served()
+        let is_open = machine.has_begun() && machine.may_open() && machine.has_window();
+        may_begin && is_open && !self.has_served()
     }
 
     /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).

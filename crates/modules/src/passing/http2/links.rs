@@ -191,14 +191,15 @@ impl Links {
         }
     }
 
-    /// A connection has become idle: where more are than are to be kept, the one that has been so for longest ends.
+    /// A connection has become idle: where more are than are to be kept, one ends, the first of all one without room, else the one
+    /// that has been idle for longest.
     pub(super) fn make_room(&mut self, link: &Link) {
         let Some(of_group) = self.by_group.get(&link.group) else {
             return;
         };
         let idle = of_group.iter().filter(|other| other.is_idle());
         if idle.clone().count() > link.kept_max()
-            && let Some(oldest) = idle.min_by_key(|other| other.idle_since())
+            && let Some(oldest) = idle.min_by_key(|other| (other.has_room(), other.idle_since()))
         {
             oldest.end_soon();
         }

@@ -144,10 +144,14 @@ struct Stream<S> {
     is_head: bool,
     /// It waits for its turn to send.
     is_queued: bool,
+    /// It waits for the connection's window, of which it has its share.
+    is_held_back: bool,
     /// It has something to send.
     has_more: bool,
     /// How many bytes we may send; below zero where the server has made its windows smaller.
     send_window: i64,
+    /// Bytes of its body that the server has given no credit for again.
+    held: i64,
     /// How many bytes the server may send.
     receive_window: u32,
     /// Bytes that have come and not been consumed.
@@ -184,8 +188,12 @@ pub struct Client<S> {
     streams: Map<u32, Stream<S>>,
     /// Streams that have something to send and may, in turn.
     queue: VecDeque<u32>,
+    /// Those that would have their turn, but have [their share](Self::share) of the connection's window.
+    held_back: Vec<u32>,
     peer: Settings,
     send_window: i64,
+    /// The most that has been.
+    send_window_max: i64,
     receive_window: u32,
     /// The number of the next stream.
     next_stream: u32,
@@ -234,8 +242,10 @@ impl<S> Client<S> {
             request_opening: Opening::default(),
             streams: Map::default(),
             queue: VecDeque::new(),
+            held_back: Vec::new(),
             peer: Settings::default(),
             send_window: i64::from(WINDOW_AT_FIRST),
+            send_window_max: i64::from(WINDOW_AT_FIRST),
             receive_window,
             next_stream: 1,
             forgiven: VecDeque::new(),
@@ -786,6 +796,8 @@ impl<S> Client<S> {
                 return Err(Violation::WindowOverflow(increment, before));
             }
             self.send_window = window;
+            self.send_window_max = self.send_window_max.max(window);
+            self.call_held_back();
             return Ok(None);
         }
         if self.is_idle(head.stream) {
@@ -807,6 +819,7 @@ impl<S> Client<S> {
             return Ok(self.end_by_fault(head.stream, fault));
         }
         stream.send_window = window;
+        stream.held = (stream.held - i64::from(increment)).max(0);
         enqueue(&mut self.queue, head.stream, stream);
         Ok(None)
     }

@@ -4,6 +4,11 @@
 //! [`wants_to_send`](Client::wants_to_send) whenever there is more of it, which has [`turn`](Client::turn) say when and how much;
 //! [`put_data`](Client::put_data) or [`sent`](Client::sent) for each part; [`release`](Client::release) once the response has
 //! come, or its user gives it up. [`consumed`](Client::consumed) gives credit for what was read of the response's body.
+//!
+//! **Shares.** Streams spend one window, the connection's, and a server that does not read one of them gives no credit for it
+//! again. So the last part of that window, [`reserve`](Client::reserve), is for streams that hold little of it: an upload that is
+//! not read stops no other. Most of the window may be used by one stream all the same, because many servers give credit only
+//! when half of it is used. A stream that is alone may use all.
 
 use super::{Client, STREAMS_BEFORE_SETTINGS, Stream, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
@@ -13,6 +18,9 @@ use crate::h2::settings::Settings;
 
 /// Bytes of a body that one stream sends before others have their turn.
 pub(super) const QUANTUM: u32 = 16 * 1024;
+
+/// Bytes of the connection's window that are enough for streams that hold little of it, however large it is.
+const RESERVE_MAX: i64 = 1024 * 1024;
 
 /// What a request is, beside its fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +74,49 @@ impl<S> Client<S> {
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.served_until.is_some() || self.next_stream > STREAM_MAX
+    }
+
+    /// Whether so much of the connection's window is left that another request need not wait for it.
+    #[must_use]
+    pub fn has_window(&self) -> bool {
+        self.send_window > self.reserve()
+    }
+
+    /// Bytes at the end of the connection's window that no stream may have to itself.
+    fn reserve(&self) -> i64 {
+        (self.send_window_max / 8 * 3).min(RESERVE_MAX)
+    }
+
+    /// How much of the connection's window a stream may use now that holds so many bytes of it.
+    fn share(&self, held: i64) -> i64 {
+        let left = self.send_window;
+        if self.streams.len() == 1 {
+            return left;
+        }
+        // Servers give credit to the connection alone where a stream has much: no stream holds more than all together.
+        let held = held.min(self.send_window_max - left);
+        // Of the reserve each takes a part of what those before it have left.
+        let of_reserve = (left + 3) / 4 - held;
+        of_reserve.max(left - self.reserve())
+    }
+
+    /// A stream has its share, and waits.
+    fn hold_back(&mut self, number: u32) {
+        if let Some(stream) = self.streams.get_mut(&number)
+            && !std::mem::replace(&mut stream.is_held_back, true)
+        {
+            self.held_back.push(number);
+        }
+    }
+
+    /// The connection's window may have something again for those who were held back.
+    pub(super) fn call_held_back(&mut self) {
+        for number in self.held_back.drain(..) {
+            if let Some(stream) = self.streams.get_mut(&number) {
+                stream.is_held_back = false;
+                enqueue(&mut self.queue, number, stream);
+            }
+        }
     }
 
     /// How many streams are not released.
@@ -149,8 +200,10 @@ impl<S> Client<S> {
                 has_head: false,
                 is_head,
                 is_queued: false,
+                is_held_back: false,
                 has_more: false,
                 send_window: i64::from(self.peer.initial_window),
+                held: 0,
                 receive_window: self.limits.stream_window,
                 unread: 0,
                 length_left: None,
@@ -175,8 +228,13 @@ impl<S> Client<S> {
                 continue;
             };
             known.is_queued = false;
-            let allowed = known.send_window.min(self.send_window);
-            if !known.has_more || allowed <= 0 {
+            if !known.has_more || known.send_window <= 0 {
+                continue;
+            }
+            let (window, held) = (known.send_window, known.held);
+            let allowed = window.min(self.share(held));
+            if allowed <= 0 {
+                self.hold_back(stream);
                 continue;
             }
             let size_max = i64::from(self.peer.frame_size_max.min(QUANTUM));
@@ -214,6 +272,7 @@ impl<S> Client<S> {
         self.send_window -= bytes as i64;
         if let Some(known) = self.streams.get_mut(&stream) {
             known.send_window -= bytes as i64;
+            known.held += bytes as i64;
             known.has_more = has_more && !ends;
             if ends {
                 known.sends = false;
@@ -280,6 +339,9 @@ impl<S> Client<S> {
     pub fn release(&mut self, stream: u32) -> Option<S> {
         self.drop_body(stream);
         let known = self.streams.remove(&stream)?;
+        if self.streams.len() == 1 {
+            self.call_held_back();
+        }
         if !known.is_closed() {
             let code = match known.receives {
                 true => ErrorCode::Cancel,

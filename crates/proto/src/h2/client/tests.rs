@@ -1,6 +1,7 @@
 //! The client's machine against a server that is written out frame by frame.
 
 mod bodies;
+mod shares;
 
 use super::*;
 use crate::h2::hpack::Field;
