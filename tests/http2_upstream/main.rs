@@ -9,6 +9,7 @@ mod calls;
 mod checks;
 mod duplex;
 mod flow;
+mod heads;
 mod retries;
 mod sharing;
 mod tls;

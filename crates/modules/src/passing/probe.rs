@@ -23,7 +23,7 @@ use super::response;
 use super::sending::SENDING;
 use super::settings::Passing;
 use super::ssl::Secured;
-use super::tries::{self, Asking, AttemptError, Conversation, Reach};
+use super::tries::{self, Asking, AttemptError, Conversation, Reach, Room};
 use crate::upstream::Group;
 
 /// What was being done when a probe came to nothing, as log lines say it.
@@ -127,7 +127,8 @@ impl ProbedPeer<'_> {
             home: &home,
         };
         let mut sink = Exchange::sink();
-        let connected = tries::connect(request, &mut sink, self.address, &asking, 0, false).await;
+        let connected =
+            tries::connect(request, &mut sink, self.address, &asking, Room::default()).await;
         let connected = connected.map(|(peer, _)| peer);
         connected.map_err(|error| match error {
             // Too many requests say nothing of how it does.

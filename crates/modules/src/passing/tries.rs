@@ -113,6 +113,11 @@ pub(crate) trait Conversation {
     /// Whether it can begin anew with another peer though this one may have heard some of it.
     fn can_be_repeated(&self) -> bool;
 
+    /// The size of the request's head as HTTP/2 counts it, where requests share connections.
+    fn head_size(&self) -> usize {
+        0
+    }
+
     /// A try begins, which may come to nothing before anything is said: what is known of the one before is of no use any more.
     fn try_begins(&self) {}
 }
@@ -301,7 +306,12 @@ async fn attempt<C: Conversation>(
     let unheard = selection.unheard();
     let goes_elsewhere =
         asking.tries.next_upstream.contains(Causes::ERROR) && selection.has_others(engine::now());
-    let connected = connect(request, exchange, &address, asking, unheard, goes_elsewhere);
+    let room = Room {
+        head_size: asking.conversation.head_size(),
+        unheard,
+        goes_elsewhere,
+    };
+    let connected = connect(request, exchange, &address, asking, room);
     let (mut peer, kept) = connected.await?;
     selection.connected();
     let asked = asking.conversation.talk(request, exchange, &mut peer).await;
@@ -451,6 +461,17 @@ fn choose(
     })
 }
 
+/// What there is to know of the room that a request needs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Room {
+    /// See [`Conversation::head_size`].
+    pub(crate) head_size: usize,
+    /// How many requests the peer has that it has not heard.
+    pub(crate) unheard: usize,
+    /// The request goes to another peer where this one has no room.
+    pub(crate) goes_elsewhere: bool,
+}
+
 /// Connects to a peer, or finds room on a connection that there is; whether that had been kept with nothing under way, so that the peer may have
 /// closed it meanwhile. One with other requests on it is as good as a new one.
 pub(crate) async fn connect<C>(
@@ -458,15 +479,20 @@ pub(crate) async fn connect<C>(
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
-    unheard: usize,
-    goes_elsewhere: bool,
+    room: Room,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     if !asking.reach.is_shared {
-        return connect_alone(request, exchange, address, asking, unheard, goes_elsewhere).await;
+        return connect_alone(request, exchange, address, asking, room).await;
     }
     let home = asking.home;
     let group = &home.group.shared;
-    let acquiring = links::acquire(&home.local, group, address, &asking.reach.terms);
+    let acquiring = links::acquire(
+        &home.local,
+        group,
+        address,
+        &asking.reach.terms,
+        room.head_size,
+    );
     let acquiring = either(acquiring, engine::sleep(asking.tries.connect_timeout));
     let acquired = match asking.tries.ignore_client_abort {
         true => acquiring.await,
@@ -494,7 +520,7 @@ pub(crate) async fn connect<C>(
             }));
         }
     };
-    let connecting = connect_alone(request, exchange, address, asking, unheard, goes_elsewhere);
+    let connecting = connect_alone(request, exchange, address, asking, room);
     let (peer, _) = connecting.await?;
     let Some(transport) = peer.into_transport() else {
         return Err(AttemptError::Refused(500)); // it has just been made for this request alone
@@ -503,15 +529,14 @@ pub(crate) async fn connect<C>(
     Ok((UpstreamConnection::on(stream, home.clone()), false))
 }
 
-/// Connects to a peer; whether that is by a connection that had been kept. Where the peer, which has so many requests `unheard`, has no room
-/// for one more it is waited for, or, if the request `goes_elsewhere` then, not.
+/// Connects to a peer; whether that is by a connection that had been kept. Where the peer has no
+/// room for one more it is waited for, or, if the request goes elsewhere then, not.
 async fn connect_alone<C>(
     request: &mut Request,
     exchange: &mut Exchange,
     address: &Address,
     asking: &Asking<'_, C>,
-    unheard: usize,
-    goes_elsewhere: bool,
+    room: Room,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
     let (tries, reach, home) = (&asking.tries, asking.reach, asking.home);
     let over = |connection| UpstreamConnection::over(connection, tries.send_timeout, home.clone());
@@ -529,8 +554,8 @@ async fn connect_alone<C>(
         options: &reach.socket.options,
         deadline,
         timeout: tries.connect_timeout,
-        unheard,
-        goes_elsewhere,
+        unheard: room.unheard,
+        goes_elsewhere: room.goes_elsewhere,
     };
     let connecting = connecting::connect(&way, kept);
     let connected = if tries.ignore_client_abort {

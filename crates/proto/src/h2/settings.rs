@@ -40,6 +40,8 @@ pub struct Settings {
     pub initial_window: u32,
     /// The largest frame that we may send, in bytes.
     pub frame_size_max: u32,
+    /// The largest head that it takes, as RFC 9113 counts it (section 6.5.2), where it has said so.
+    pub header_list_max: Option<u32>,
     /// CONNECT may name a protocol.
     pub connect_protocol: bool,
 }
@@ -52,6 +54,7 @@ impl Default for Settings {
             streams_max: u32::MAX,
             initial_window: WINDOW_AT_FIRST,
             frame_size_max: SIZE_MAX_AT_FIRST,
+            header_list_max: None,
             connect_protocol: false,
         }
     }
@@ -75,6 +78,7 @@ impl Settings {
                 return Err(Violation::Setting("MAX_FRAME_SIZE", value));
             }
             MAX_FRAME_SIZE => self.frame_size_max = value,
+            MAX_HEADER_LIST_SIZE => self.header_list_max = Some(value),
             ENABLE_CONNECT_PROTOCOL if value > 1 => {
                 return Err(Violation::Setting("ENABLE_CONNECT_PROTOCOL", value));
             }
@@ -109,6 +113,9 @@ mod tests {
         assert_eq!(settings.frame_size_max, 16_777_215);
         assert_eq!(settings.initial_window, WINDOW_MAX);
         assert!(settings.connect_protocol);
+        assert_eq!(settings.header_list_max, None);
+        assert_eq!(settings.set(MAX_HEADER_LIST_SIZE, 0), Ok(()));
+        assert_eq!(settings.header_list_max, Some(0));
         assert_eq!(settings.set(0xfff, u32::MAX), Ok(()));
     }
 }

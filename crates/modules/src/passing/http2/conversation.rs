@@ -166,6 +166,16 @@ impl Conversation for Http2Conversation<'_> {
         if self.keeps_whole {
             stream.flow().keep_whole();
         }
+        if let Some(most) = stream.refuses(self.head) {
+            let size = self.head.list_size();
+            log::error!(
+                request,
+                Error,
+                "request header of {size} bytes is larger than the {most} bytes that \
+                 upstream takes {SENDING}"
+            );
+            return Err(AttemptError::Refused(502));
+        }
         if !stream.open(self.head, opening) {
             return Err(self.not_served());
         }
@@ -212,6 +222,10 @@ impl Conversation for Http2Conversation<'_> {
 
     fn can_be_repeated(&self) -> bool {
         !matches!(self.body, RequestBody::Begun(_))
+    }
+
+    fn head_size(&self) -> usize {
+        self.head.list_size()
     }
 
     fn try_begins(&self) {

@@ -2,7 +2,7 @@
 
 use engine::Spares;
 use http::request::Request;
-use proto::h2::hpack::Field;
+use proto::h2::hpack::{FIELD_OVERHEAD, Field};
 use proto::header::{Known, KnownSet, NameSet, append_value, has_control};
 
 use crate::passing::fields::SetField;
@@ -149,6 +149,11 @@ impl RequestHead {
             start = value_end;
             Field::from((name, value))
         })
+    }
+
+    /// Its size as the settings of servers mean it (RFC 9113, section 6.5.2).
+    pub(crate) fn list_size(&self) -> usize {
+        self.fields.bytes.len() + self.fields.ends.len() * FIELD_OVERHEAD
     }
 
     /// Bytes of all names and values.

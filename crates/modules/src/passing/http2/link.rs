@@ -46,6 +46,10 @@ const BACKLOG_MAX: usize = 512 * 1024;
 /// Bytes of a part of a body from which on it is passed on as it is; smaller ones are copied behind the heads of their frames.
 const COPIED_MAX: usize = 4 * 1024;
 
+/// The size of a request's head that any server takes, or refuses alone. For larger ones many end
+/// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
+pub(super) const HEAD_SIZE_SHARED: usize = 8 * 1024;
+
 /// See the module.
 const SILENCE: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -69,6 +73,8 @@ pub(super) struct Link {
     keepalive: Cell<Option<Keepalive>>,
     since: Instant,
     requests: Cell<u64>,
+    /// The size of the largest head since nothing was under way.
+    head_size: Cell<usize>,
     /// When something came last.
     heard: Cell<Instant>,
     /// Why the peer ends it, once it has said so.
@@ -151,6 +157,7 @@ impl Link {
             keepalive: Cell::new(group.keepalive),
             since: now,
             requests: Cell::new(0),
+            head_size: Cell::new(0),
             heard: Cell::new(now),
             goes_away: Cell::new(None),
             is_doubted: Cell::new(false),
@@ -170,12 +177,31 @@ impl Link {
 
     // What requests do.
 
-    /// Whether another request may begin on it now, and would not wait for what others have taken of its window.
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether another request with a head of this size may begin on it now. It would not wait for
+    /// what others have taken of the connection's window, and its head endangers nobody else.
+    pub(super) fn has_room(&self, head_size: usize) -> bool {
         let may_begin = !self.has_ended.get() && !self.is_to_end.get() && !self.is_doubted.get();
         let machine = self.machine.borrow();
         let is_open = machine.has_begun() && machine.may_open() && machine.has_window();
-        may_begin && is_open && !self.has_served()
+        may_begin && is_open && !self.has_served() && self.takes_beside(&machine, head_size)
+    }
+
+    /// Whether a head of this size may go beside what is under way. Large heads travel alone.
+    fn takes_beside(&self, machine: &Client<Rc<Flow>>, head_size: usize) -> bool {
+        let said = machine.peer().header_list_max.map(|max| max as usize);
+        let most = match machine.live() {
+            0 => said.unwrap_or(usize::MAX),
+            // The first one was sent before the peer had said anything.
+            _ if self.head_size.get() > said.unwrap_or(HEAD_SIZE_SHARED) => return false,
+            _ => said.unwrap_or(HEAD_SIZE_SHARED),
+        };
+        head_size <= most
+    }
+
+    /// The largest head that the peer takes, where it has said so and this one is larger.
+    pub(super) fn refuses(&self, head_size: usize) -> Option<usize> {
+        let said = self.machine.borrow().peer().header_list_max;
+        said.map(|max| max as usize).filter(|max| head_size > *max)
     }
 
     /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).
@@ -194,6 +220,11 @@ impl Link {
     pub(super) fn open(&self, head: &RequestHead, opening: Opening, flow: &Rc<Flow>) -> bool {
         let opened = {
             let mut machine = self.machine.borrow_mut();
+            let size_before = match machine.live() {
+                0 => 0,
+                _ => self.head_size.get(),
+            };
+            self.head_size.set(size_before.max(head.list_size()));
             machine.open(head.fields(), opening, Rc::clone(flow))
         };
         let Some(number) = opened.filter(|_| !self.has_ended.get()) else {

@@ -16,7 +16,7 @@ use framework::generation::Local;
 use framework::slot::{OfThread, Slot, Thread};
 use transport::Transport;
 
-use super::link::Link;
+use super::link::{HEAD_SIZE_SHARED, Link};
 use super::stream::StreamHandle;
 
 /// What the thread has.
@@ -75,26 +75,30 @@ pub(in crate::passing) struct Permit {
     connecting: Rc<Connecting>,
 }
 
-/// Finds a connection to this peer of the group that has room, on the same terms; waits for one that is being made.
+/// Finds a connection to this peer of the group that has room for a request with a head of this
+/// size, on the same terms; waits for one that is being made.
 pub(in crate::passing) async fn acquire(
     local: &Local,
     group: &Group,
     address: &Address,
     terms: &Bytes,
+    head_size: usize,
 ) -> Acquired {
     let links = local.of_thread(&LINKS);
     loop {
         let connecting = {
             let mut known = links.borrow_mut();
-            if let Some(link) = known.find(group, address, terms) {
+            if let Some(link) = known.find(group, address, terms, head_size) {
                 return Acquired::Joined(StreamHandle::new(link));
             }
             let agrees = |other: &&Rc<Connecting>| {
                 other.group == group.name && other.address == *address && other.terms == *terms
             };
             let under_way = known.connecting.iter().filter(agrees);
+            let is_large = head_size > HEAD_SIZE_SHARED;
             let has_room = |other: &&Rc<Connecting>| other.waiting.get() < WAITING_MAX;
-            match under_way.into_iter().find(has_room).cloned() {
+            let mut to_wait_for = under_way.filter(|other| !is_large && has_room(other));
+            match to_wait_for.next().cloned() {
                 Some(connecting) => connecting,
                 None => {
                     let connecting = Rc::new(Connecting {
@@ -105,7 +109,10 @@ pub(in crate::passing) async fn acquire(
                         is_over: Cell::new(false),
                         wakers: RefCell::default(),
                     });
-                    known.connecting.push(Rc::clone(&connecting));
+                    // None waits for one that has no room beside its first request.
+                    if !is_large {
+                        known.connecting.push(Rc::clone(&connecting));
+                    }
                     return Acquired::Anew(Permit {
                         links: Rc::clone(&links),
                         connecting,
@@ -173,12 +180,21 @@ impl Drop for Permit {
 }
 
 impl Links {
-    fn find(&self, group: &Group, address: &Address, terms: &Bytes) -> Option<Rc<Link>> {
+    /// One that has room, or whose peer refuses such a head.
+    fn find(
+        &self,
+        group: &Group,
+        address: &Address,
+        terms: &Bytes,
+        head_size: usize,
+    ) -> Option<Rc<Link>> {
         let of_group = self.by_group.get(&group.name)?;
         let mut agreeing = of_group
             .iter()
             .filter(|link| link.address == *address && link.terms == *terms);
-        agreeing.find(|link| link.has_room()).cloned()
+        let takes =
+            |link: &&Rc<Link>| link.has_room(head_size) || link.refuses(head_size).is_some();
+        agreeing.find(takes).cloned()
     }
 
     /// It has ended.
@@ -191,15 +207,15 @@ impl Links {
         }
     }
 
-    /// A connection has become idle: where more are than are to be kept, one ends, the first of all one without room, else the one
-    /// that has been idle for longest.
+    /// A connection has become idle: where more are than are to be kept, one ends. That is one
+    /// without room if there is any, else the one that has been idle for longest.
     pub(super) fn make_room(&mut self, link: &Link) {
         let Some(of_group) = self.by_group.get(&link.group) else {
             return;
         };
         let idle = of_group.iter().filter(|other| other.is_idle());
         if idle.clone().count() > link.kept_max()
-            && let Some(oldest) = idle.min_by_key(|other| (other.has_room(), other.idle_since()))
+            && let Some(oldest) = idle.min_by_key(|other| (other.has_room(0), other.idle_since()))
         {
             oldest.end_soon();
         }

@@ -47,6 +47,11 @@ impl StreamHandle {
         self.sender.link.transport()
     }
 
+    /// The largest head that the peer takes, where it has said so and this one is larger.
+    pub(super) fn refuses(&self, head: &RequestHead) -> Option<usize> {
+        self.sender.link.refuses(head.list_size())
+    }
+
     /// Begins the request; whether the connection had room after all.
     pub(super) fn open(&self, head: &RequestHead, opening: Opening) -> bool {
         self.sender.link.open(head, opening, &self.sender.flow)
