@@ -22,10 +22,11 @@ use framework::generation::Generation;
 use framework::report::Report;
 use framework::workers::{self, Sockets, Workers};
 use framework::zone::Zones;
-use memcached::door::{Part, door};
+use memcached::door::{CacheOf, Part, Server, door};
 use memcached::{Cache, Ending, Settings};
 use process::identity::{self, Identity};
 use process::single::{self, Endings, Named};
+use rules::access::Access;
 
 pub(crate) use options::Arguments;
 use options::{Listening, Plan};
@@ -66,7 +67,7 @@ fn say(text: &str) {
 fn serve(plan: Plan) -> Result<(), String> {
     plan.notices.iter().for_each(|notice| say(notice));
     let identity = identity_of(&plan)?;
-    let files = plan.settings.connections_max as u64 + OTHER_FILES;
+    let files = connections_max(&plan.settings) as u64 + OTHER_FILES;
     let allowed = single::raise_open_files(None)
         .map_err(|text| say(&text))
         .is_ok();
@@ -110,6 +111,11 @@ fn serve(plan: Plan) -> Result<(), String> {
     }
     drop(named);
     Ok(())
+}
+
+/// `-c`, which the options always have.
+fn connections_max(settings: &Settings) -> usize {
+    settings.connections_max.unwrap_or_default()
 }
 
 /// Ends this process by the signal for it, which its main thread waits for.
@@ -205,9 +211,13 @@ fn start(
 ) -> Result<Workers, String> {
     let id = |address: &Address| ListenerId(Arc::new(address.to_string()));
     let mut generation = Generation::new(Zones::default());
+    let server = |(address, _): &Bound| Server {
+        listener: id(address),
+        cache: CacheOf::Process(Arc::clone(cache)),
+        access: Arc::new(Access::default()),
+    };
     generation.add(Part {
-        cache: Arc::clone(cache),
-        listeners: listeners.iter().map(|(address, _)| id(address)).collect(),
+        servers: listeners.iter().map(server).collect(),
     });
     let sockets: Sockets = listeners
         .into_iter()
@@ -220,7 +230,7 @@ fn start(
         doors,
         report: &ToStandardError,
         // The door counts the connections of all threads together.
-        connections: settings.connections_max.saturating_add(1),
+        connections: connections_max(settings).saturating_add(1),
         multi_accept: false,
         affinity: Vec::new(),
     };

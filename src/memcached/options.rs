@@ -216,7 +216,7 @@ impl Arguments {
             limit,
             refuses_when_full: self.disable_evictions,
             item_max,
-            connections_max: self.conn_limit,
+            connections_max: Some(self.conn_limit),
             threads: self.threads,
             backlog: self.listen_backlog.max(1),
             allows_flush: !self.disable_flush_all,
@@ -426,7 +426,7 @@ mod tests {
         let plan = plan("-vvd -m100 -c5 -t2 -I2m -M -F -X -A -b 7 -s /tmp/s -a 0770").unwrap();
         let settings = &plan.settings;
         assert_eq!((settings.limit, settings.item_max), (100 << 20, 2 << 20));
-        assert_eq!((settings.connections_max, settings.threads), (5, 2));
+        assert_eq!((settings.connections_max, settings.threads), (Some(5), 2));
         assert!(plan.daemon && settings.verbosity == 2 && settings.refuses_when_full);
         assert!(!settings.allows_flush && !settings.allows_dump && settings.allows_shutdown);
         assert_eq!(plan.listening, [Listening::Path("/tmp/s".into())]);

@@ -1,4 +1,4 @@
-//! Heads of requests that are larger than an upstream takes, or may be: they hurt nobody else on the connection.
+//! Heads of requests that are larger than an upstream takes, or may be: they hurt no other request on the connection.
 
 use proto::h2::ErrorCode;
 use proto::h2::settings::MAX_HEADER_LIST_SIZE;

@@ -31,6 +31,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "proxy_requests proxy_responses",
     ),
     (
+        "tests/memcached_server/block.rs",
+        "item_size_max memcached",
+    ),
+    (
         "tests/command_line.rs",
         "daemon pid worker_cpu_affinity worker_processes",
     ),

@@ -1,5 +1,5 @@
 //! Connections that the server makes count among `worker_connections`: a proxy that leads to itself ends at once with
-//! an error, and stops nobody else.
+//! an error, and stops no other client.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "process",
             "server",
             "http",
+            "rules",
             "transport",
             "framework",
             "acme",
@@ -104,6 +105,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "server",
         &[
             "modules",
+            "memcached",
             "stream",
             "http",
             "rules",
@@ -119,7 +121,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "memcached",
-        &["rules", "store", "framework", "proto", "engine"],
+        &[
+            "rules",
+            "store",
+            "transport",
+            "logs",
+            "framework",
+            "proto",
+            "conf",
+            "engine",
+        ],
     ),
     ("load", &["proto", "engine"]),
     ("support", &["proto", "engine"]),

@@ -43,9 +43,13 @@ impl Contexts {
     pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
     /// `match` in `http`.
     pub const MATCH: Contexts = Contexts(1 << 15);
+    /// `memcached`.
+    pub const MEMCACHED: Contexts = Contexts(1 << 16);
+    /// `server` in `memcached`.
+    pub const MEMCACHED_SERVER: Contexts = Contexts(1 << 17);
 
     /// Every context.
-    pub const ALL: Contexts = Contexts((1 << 16) - 1);
+    pub const ALL: Contexts = Contexts((1 << 18) - 1);
 
     /// The contexts of either set.
     #[must_use]
@@ -91,6 +95,8 @@ const NAMES: &[(Contexts, &str)] = &[
     (Contexts::MAIL_SERVER, "server in mail"),
     (Contexts::ACME_ISSUER, "acme_issuer"),
     (Contexts::MATCH, "match"),
+    (Contexts::MEMCACHED, "memcached"),
+    (Contexts::MEMCACHED_SERVER, "server in memcached"),
 ];
 
 impl BitOr for Contexts {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use framework::zone::{Fact, Tell};
 use store::{Seconds, Store};
 
 use crate::counts::{COUNTERS, Counts, Sums};
@@ -30,8 +31,8 @@ pub struct Settings {
     pub refuses_when_full: bool,
     /// `-I`: the largest item, in bytes, as memcached counts them.
     pub item_max: usize,
-    /// `-c`: connections at a time.
-    pub connections_max: usize,
+    /// `-c`: connections at a time; `None` where `worker_connections` bounds them.
+    pub connections_max: Option<usize>,
     /// `-t`
     pub threads: usize,
     /// `-b`
@@ -54,6 +55,29 @@ pub struct Settings {
     pub socket_path: Option<String>,
     /// The mask of `-a`.
     pub socket_mask: u32,
+}
+
+impl Default for Settings {
+    /// memcached's.
+    fn default() -> Settings {
+        Settings {
+            limit: 64 << 20,
+            refuses_when_full: false,
+            item_max: 1 << 20,
+            connections_max: Some(1024),
+            threads: 4,
+            backlog: 1024,
+            allows_flush: true,
+            allows_dump: true,
+            allows_shutdown: false,
+            verbosity: 0,
+            idle_timeout: None,
+            port: 0,
+            interfaces: None,
+            socket_path: None,
+            socket_mask: 0o700,
+        }
+    }
 }
 
 /// How a client may end the server.
@@ -112,6 +136,14 @@ impl Cache {
     /// Frees some of what has expired. Whether there is more.
     pub fn sweep(&self, now: Instant) -> bool {
         self.store.sweep(self.seconds(now))
+    }
+
+    /// Tells what the cache holds, for people and monitoring.
+    pub(crate) fn describe(&self, tell: &mut Tell<'_>) {
+        let counts = self.store.counts();
+        tell("items", Fact::Number(counts.objects));
+        tell("bytes", Fact::Number(counts.occupied as u64));
+        tell("evictions", Fact::Number(counts.evicted));
     }
 
     /// The time for the store.

@@ -1,6 +1,6 @@
 //! The door of addresses that speak memcached's protocols: a task a connection.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,15 @@ use std::time::Duration;
 use engine::net::Stream;
 use framework::door::{Accepted, Door, ListenerId, Tenant};
 use framework::generation::Local;
-use framework::workers::Registered;
+use framework::workers::{Registered, Worker};
+use framework::zone::Zone;
+use rules::access::Access;
 
 use crate::cache::{Cache, Shared};
 use crate::conversation::{Conversation, Next};
 use crate::counts::Counter;
 use crate::output::{OUTPUT_MAX, Output};
+use crate::zone::ZonedCache;
 
 /// What a client is told that is one too many.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -22,12 +25,49 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// A client that takes nothing of its answers for so long is closed.
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What of a configuration is this protocol's: the cache, and at which listeners it answers.
+/// What of a configuration is this protocol's.
 pub struct Part {
+    /// Its servers, each at one address.
+    pub servers: Vec<Server>,
+}
+
+/// One address, and the cache that answers there.
+pub struct Server {
+    /// The socket.
+    pub listener: ListenerId,
     /// The cache.
-    pub cache: Arc<Cache>,
-    /// The sockets whose clients the cache answers.
-    pub listeners: Vec<ListenerId>,
+    pub cache: CacheOf,
+    /// Which clients are let in.
+    pub access: Arc<Access>,
+}
+
+/// Where a server's cache comes from.
+pub enum CacheOf {
+    /// The process has one.
+    Process(Arc<Cache>),
+    /// A zone of the configuration.
+    Zone(Arc<Zone<ZonedCache>>),
+}
+
+impl CacheOf {
+    /// The cache, which the threads of this worker serve.
+    fn get(&self, worker: &Worker) -> Arc<Cache> {
+        match self {
+            CacheOf::Process(cache) => Arc::clone(cache),
+            CacheOf::Zone(zone) => {
+                let threads = worker.counters().threads();
+                zone.state().cache(*zone.settings(), threads)
+            }
+        }
+    }
+}
+
+impl Part {
+    fn server(&self, listener: &ListenerId) -> Option<&Server> {
+        self.servers
+            .iter()
+            .find(|server| server.listener == *listener)
+    }
 }
 
 /// The door of a thread.
@@ -38,8 +78,21 @@ pub fn door() -> Rc<dyn Door> {
 
 #[derive(Default)]
 struct Memcached {
-    /// What commands of this thread have at hand, from its first connection on.
-    shared: OnceCell<Rc<Shared>>,
+    /// What commands of this thread have at hand, for each cache that has had a client here.
+    shared: RefCell<Vec<Rc<Shared>>>,
+}
+
+impl Memcached {
+    fn shared(&self, cache: &Arc<Cache>) -> Rc<Shared> {
+        let mut all = self.shared.borrow_mut();
+        let mut known = all.iter();
+        if let Some(known) = known.find(|shared| Arc::ptr_eq(&shared.cache, cache)) {
+            return Rc::clone(known);
+        }
+        let shared = Rc::new(Shared::new(Arc::clone(cache)));
+        all.push(Rc::clone(&shared));
+        shared
+    }
 }
 
 fn part(local: &Local) -> Option<Arc<Part>> {
@@ -47,7 +100,7 @@ fn part(local: &Local) -> Option<Arc<Part>> {
 }
 
 fn is_known(local: &Local, listener: &ListenerId) -> bool {
-    part(local).is_some_and(|part| part.listeners.contains(listener))
+    part(local).is_some_and(|part| part.server(listener).is_some())
 }
 
 impl Door for Memcached {
@@ -55,13 +108,25 @@ impl Door for Memcached {
         let Some(part) = part(&accepted.worker.current()) else {
             return;
         };
-        let shared = self.shared.get_or_init(|| {
-            let cache = Arc::clone(&part.cache);
-            Rc::new(Shared::new(cache))
-        });
+        let Some(server) = part.server(&accepted.listener) else {
+            return;
+        };
+        if !server.access.is_empty() {
+            let client = accepted.stream.peer();
+            if server.access.denies(&client) == Some(true) {
+                let address = accepted.listener.address();
+                logs::event!(
+                    Error,
+                    "access forbidden by rule, client: {client}, server: {address}"
+                );
+                return;
+            }
+        }
+        let shared = self.shared(&server.cache.get(&accepted.worker));
         shared.cache.accepted.fetch_add(1, Ordering::Relaxed);
         let open = Open::new(&shared.cache);
-        if open.number > shared.cache.settings.connections_max {
+        let most = shared.cache.settings.connections_max;
+        if most.is_some_and(|most| open.number > most) {
             shared.counts.add(Counter::Rejected, 1);
             accepted.stream.push(bytes::Bytes::from_static(TOO_MANY));
             accepted.stream.finish();
@@ -73,7 +138,6 @@ impl Door for Memcached {
             is_idle: Cell::new(true),
         });
         let registered = worker.register(&connection);
-        let shared = Rc::clone(shared);
         engine::spawn(async move {
             let _open = open;
             serve(&connection, &registered, &shared).await;
@@ -88,7 +152,11 @@ impl Door for Memcached {
         TOO_MANY
     }
 
-    fn forget(&self) {}
+    /// What belongs to a cache that nobody else has any more ends with it.
+    fn forget(&self) {
+        let mut all = self.shared.borrow_mut();
+        all.retain(|shared| Arc::strong_count(&shared.cache) > 1);
+    }
 }
 
 /// A connection among those that are open.

@@ -62,7 +62,11 @@ fn general(shared: &Shared, moment: Moment, out: &mut Output) {
     let [user, system] = processor_time();
     stat(out, "rusage_user", format_args!("{user:.6}"));
     stat(out, "rusage_system", format_args!("{system:.6}"));
-    stat(out, "max_connections", cache.settings.connections_max);
+    stat(
+        out,
+        "max_connections",
+        cache.settings.connections_max.unwrap_or(0),
+    );
     stat(out, "curr_connections", connections);
     stat(
         out,
@@ -96,7 +100,7 @@ fn settings(shared: &Shared, out: &mut Output) {
     let settings = &cache.settings;
     let yes = |is_on| if is_on { "yes" } else { "no" };
     stat(out, "maxbytes", cache.limit.load(Ordering::Relaxed));
-    stat(out, "maxconns", settings.connections_max);
+    stat(out, "maxconns", settings.connections_max.unwrap_or(0));
     stat(out, "tcpport", settings.port);
     stat(out, "udpport", 0);
     stat(

@@ -22,7 +22,9 @@ pub static ALLOW: Setting<Vec<Rule>> = Setting::new(
         .or(Contexts::LOCATION)
         .or(Contexts::LIMIT_EXCEPT)
         .or(Contexts::STREAM)
-        .or(Contexts::STREAM_SERVER),
+        .or(Contexts::STREAM_SERVER)
+        .or(Contexts::MEMCACHED)
+        .or(Contexts::MEMCACHED_SERVER),
 )
 .inherit(Inherit::List)
 .manual(
@@ -52,7 +54,7 @@ pub struct Rule {
 }
 
 /// The rules of a scope.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Access {
     rules: Box<[Rule]>,
     /// Whether any rule is about IPv4: if so, IPv4 addresses mapped into IPv6 are looked up as

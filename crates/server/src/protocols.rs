@@ -17,7 +17,8 @@ use crate::events::Events;
 use crate::features::FEATURES;
 
 /// Every protocol's part of a server.
-pub const PARTS: &[&dyn ProtocolPart] = &[&FEATURES, stream::part::STREAM];
+pub const PARTS: &[&dyn ProtocolPart] =
+    &[&FEATURES, stream::part::STREAM, memcached::part::MEMCACHED];
 
 /// Directives of the process, whatever its protocols.
 pub(crate) const DIRECTIVES: &[Directives] = &[Events::DIRECTIVES, ErrorLog::DIRECTIVES];

@@ -1,8 +1,8 @@
 //! The places for connections that a thread has, `worker_connections` of them: who takes one, and who makes room.
 //!
 //! As in nginx connections with clients take a place each, and so do those that the thread makes itself, to whatever
-//! upstream: else a request that leads back to its own server would take places until nobody is left to answer it. Where
-//! few are free, connections that are idle are closed, those that have been so for longest first, whoever has made them.
+//! upstream: else a request that leads back to its own server would take places until no client is left room. Where
+//! few are free, connections that are idle are closed, those that have been so for longest first, those of clients and of upstreams alike.
 //!
 //! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others are still served.
 

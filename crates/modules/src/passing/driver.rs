@@ -7,7 +7,7 @@
 //!         before_asking   Lookup            in_place_of_…                     before_delivery  keep
 //! ```
 //!
-//! The four hooks are where a cache stands: it answers before anybody is asked, has a say in the
+//! The four hooks are where a cache stands: it answers before a peer is asked, has a say in the
 //! head that goes out, has an answer in the place of a failure or of a status, and takes the answer
 //! in before it is delivered. What a protocol does not need costs it nothing: every step is chosen
 //! when the program is compiled.

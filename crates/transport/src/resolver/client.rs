@@ -262,6 +262,7 @@ fn no_answer() -> Failed {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use engine::net::DatagramSocket;
     use engine::sim::{self, Faults};
     use std::cell::Cell;
     use std::rc::Rc;

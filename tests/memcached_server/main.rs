@@ -1,6 +1,8 @@
 //! `tidegate memcached` from outside: sockets, options, and clients of Debian's. Answers to single
 //! commands are tested without a network, in the crate.
 
+mod block;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
