@@ -110,7 +110,7 @@ impl Worker {
     /// have been told to end have their places until their tasks have ended.
     pub fn has_room_for_session(&self) -> bool {
         self.make_room(self.connections_max / SCARCE_SHARE, Spared::Nobody);
-        self.taken() < self.connections_max + REUSED_MAX
+        self.taken() < self.connections_max.saturating_add(REUSED_MAX)
     }
 
     /// Whether the thread may make a connection, for which it waits only where idle ones are about to end.
