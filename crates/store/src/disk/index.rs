@@ -16,7 +16,7 @@ use super::id::EntryId;
 
 /// Bytes that the index takes for an entry: its record, its bucket, and the room that a growing
 /// vector leaves. nginx takes 128.
-pub const ENTRY_SIZE: usize = 80;
+pub const ENTRY_SIZE: usize = 72;
 
 /// Entries that a shard is made for.
 const SHARD_ENTRIES: usize = 16 * 1024;
@@ -93,21 +93,28 @@ struct Record {
     id: EntryId,
     group: u64,
     used: Millis,
-    marker_until: Millis,
     blocks: u32,
     revision: u32,
     newer: u32,
     older: u32,
     chain: u32,
     uses: u16,
-    marker: u16,
     flags: u8,
+}
+
+/// A number of the caller's that an id carries for a while.
+#[derive(Clone, Copy, Debug)]
+struct Marker {
+    number: u16,
+    until: Millis,
 }
 
 const HAS_FILE: u8 = 1;
 const HAS_NAMES: u8 = 2;
 const IS_CHECKED: u8 = 4;
 const IS_REMEMBERED: u8 = 8;
+
+const _: () = assert!(size_of::<Record>() + 2 * size_of::<u32>() < ENTRY_SIZE);
 
 /// See the module.
 #[derive(Debug)]
@@ -124,6 +131,8 @@ pub(super) struct Shard {
     revision: u32,
     /// Only of entries that have any.
     tags: Map<EntryId, Box<[u64]>>,
+    /// Only of records that have one.
+    markers: Map<EntryId, Marker>,
     /// The fetches that have been claimed.
     pub(super) fills: Map<EntryId, Arc<Fill>>,
 }
@@ -240,6 +249,7 @@ impl Shard {
             capacity: capacity.min(NONE as usize),
             revision: 0,
             tags: Map::default(),
+            markers: Map::default(),
             fills: Map::default(),
         }
     }
@@ -253,7 +263,9 @@ impl Shard {
                 record.uses = record.uses.saturating_add(1);
                 known.has_file = record.flags & HAS_FILE != 0;
                 known.uses = u32::from(record.uses);
-                known.marker = (record.marker_until > now).then_some(record.marker);
+            }
+            if !self.markers.is_empty() {
+                known.marker = self.marker(id, now);
             }
         }
         if !self.fills.is_empty() {
@@ -284,15 +296,22 @@ impl Shard {
         now: Millis,
     ) -> Option<Removed> {
         let mut removed = None;
-        let at = self.find(id).unwrap_or_else(|| {
+        if self.find(id).is_none() {
             removed = self.make_room();
-            self.add(*id, now)
-        });
-        if let Some(record) = self.at_mut(at) {
-            record.marker = marker;
-            record.marker_until = until;
+            self.add(*id, now);
         }
+        let number = marker;
+        self.markers.insert(*id, Marker { number, until });
         removed
+    }
+
+    fn marker(&mut self, id: &EntryId, now: Millis) -> Option<u16> {
+        let marker = self.markers.get(id)?;
+        if marker.until > now {
+            return Some(marker.number);
+        }
+        self.markers.remove(id);
+        None
     }
 
     /// What is known of an entry's file; not a use of it.
@@ -336,7 +355,6 @@ impl Shard {
         record.revision = revision;
         record.blocks = u32::try_from(stored.blocks).unwrap_or(u32::MAX);
         record.uses = record.uses.max(1);
-        record.marker_until = 0;
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         record.flags = HAS_FILE
             | flag(stored.names.is_some(), HAS_NAMES)
@@ -344,6 +362,7 @@ impl Shard {
             | flag(stored.is_remembered, IS_REMEMBERED);
         record.group = stored.names.as_ref().map_or(0, |names| names.group);
         self.tags.remove(id);
+        self.markers.remove(id);
         if let Some(names) = stored.names
             && !names.tags.is_empty()
         {
@@ -540,14 +559,12 @@ impl Shard {
             id,
             group: 0,
             used: now,
-            marker_until: 0,
             blocks: 0,
             revision: 0,
             newer: NONE,
             older: NONE,
             chain: NONE,
             uses: 0,
-            marker: 0,
             flags: 0,
         };
         let at = self.free;
@@ -574,9 +591,9 @@ impl Shard {
         at
     }
 
-    /// Makes room for half as many records again, and twice as many buckets where they run out.
+    /// Makes room for a quarter as many records again, and twice as many buckets where they run out.
     fn grow(&mut self) {
-        let more = (self.records.len() / 2).max(GROWTH_MIN);
+        let more = (self.records.len() / 4).max(GROWTH_MIN);
         let more = more.min(self.capacity.saturating_sub(self.records.len()).max(1));
         self.records.reserve_exact(more);
         let buckets = (self.records.len() + more).next_power_of_two();
@@ -623,6 +640,7 @@ impl Shard {
             record.chain = free;
         }
         self.tags.remove(&id);
+        self.markers.remove(&id);
         self.count -= 1;
         self.files -= usize::from(blocks.is_some());
         Some(Removed { id, blocks })
