@@ -155,7 +155,8 @@ impl Filler {
         let head = self.head.as_ref();
         let announced = head.and_then(|encoded| encoded.head.body_length);
         if head.is_none() || announced.is_some_and(|length| length != self.length) {
-            self.storing = Storing::Over;
+            // Without a head nothing is written any more.
+            self.head = None;
             self.release();
             self.fill.end(Progress::Broken);
             return Err(Fault::BodyLength);

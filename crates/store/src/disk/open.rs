@@ -1,5 +1,6 @@
 //! Opening an entry: its file, its head, and what of the body came along; all of it checked.
 
+use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use crc32fast::Hasher;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::head::{self, FIXED_LENGTH, Fault, Head, Parsed, Times};
+use super::head::{self, FIXED_LENGTH, Fault, Head, Origin, Parsed, Times};
 use super::id::EntryId;
 use super::index::{Expected, Names, Stored};
 use super::{DiskStore, Millis, folder};
@@ -169,7 +170,7 @@ impl DiskStore {
         let file = self.folder.open_entry_to_change(id)?;
         let mut start = [0; FIXED_LENGTH];
         folder::read_all(&file, 0, &mut start)?;
-        if opened.head.origin == super::Origin::Nginx || inode(&file) != inode(&opened.file) {
+        if opened.head.origin == Origin::Nginx || inode(&file) != inode(&opened.file) {
             return Err(Miss::Failed(io::ErrorKind::Unsupported.into()));
         }
         let (at, bytes) = head::replace_times(&start, times).map_err(Miss::Wrong)?;
@@ -345,37 +346,76 @@ fn read(
     expected: Option<Expected>,
     reading: Reading,
 ) -> Result<Read, Unread> {
-    let is_large = expected.is_none_or(|expected| expected.blocks > 1);
-    let length = if is_large {
-        FIRST_READ_MAX
-    } else {
+    let is_small = expected.is_some_and(|expected| expected.blocks <= 1);
+    let length = if is_small {
         FIRST_READ_MIN
+    } else {
+        FIRST_READ_MAX
     };
-    let mut memory = vec![0; length];
-    let mut filled = read_some(file, 0, &mut memory, reading)?;
-    let needed = match head::length(memory.get(..filled).unwrap_or_default()) {
+    let (bytes, has_ended) = MEMORY.with_borrow_mut(|memory| {
+        memory.resize(FIRST_READ_MAX, 0);
+        read_start(file, memory.get_mut(..length).unwrap_or_default(), reading)
+    })?;
+    if has_ended && let Some(parsed) = parse_whole(&bytes, key, reading)? {
+        return Ok(Read { parsed, bytes });
+    }
+    let stat = rustix::fs::fstat(file).map_err(Unread::Failed)?;
+    let file_length = u64::try_from(stat.st_size).unwrap_or(0);
+    let parsed = head::parse(&bytes, key, file_length).map_err(Unread::Wrong)?;
+    Ok(Read { parsed, bytes })
+}
+
+thread_local! {
+    /// What files are read into, since most are shorter than what is asked for: memory is taken
+    /// only for what has come.
+    static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Reads the beginning of a file, by way of `memory`: at least the head, if the file is that long.
+/// Whether it was asked for more than has come.
+fn read_start(
+    file: &OwnedFd,
+    memory: &mut [u8],
+    reading: Reading,
+) -> Result<(Bytes, bool), Unread> {
+    let filled = read_some(file, 0, memory, reading)?;
+    let start = memory.get(..filled).unwrap_or_default();
+    let needed = match head::length(start) {
         // Part of the page may be in memory.
         Err(Fault::Short) if reading == Reading::InMemory => return Err(Unread::OnDisk),
         needed => needed.map_err(Unread::Wrong)?,
     };
-    if needed > memory.len() {
-        memory.resize(needed, 0);
-        let rest = memory.get_mut(filled..).unwrap_or_default();
-        filled += read_some(file, filled as u64, rest, reading)?;
+    if needed <= filled {
+        return Ok((Bytes::copy_from_slice(start), filled < memory.len()));
     }
-    if needed > filled && reading == Reading::InMemory {
+    if filled < memory.len() && reading == Reading::InMemory {
         return Err(Unread::OnDisk);
     }
-    let file_length = if filled < memory.len() && reading == Reading::Waiting {
-        filled as u64
-    } else {
-        let stat = rustix::fs::fstat(file).map_err(Unread::Failed)?;
-        u64::try_from(stat.st_size).unwrap_or(0)
-    };
-    memory.truncate(filled);
-    let bytes = Bytes::from(memory);
-    let parsed = head::parse(&bytes, key, file_length).map_err(Unread::Wrong)?;
-    Ok(Read { parsed, bytes })
+    let mut long = start.to_vec();
+    long.resize(needed, 0);
+    let rest = long.get_mut(filled..).unwrap_or_default();
+    let more = read_some(file, filled as u64, rest, reading)?;
+    long.truncate(filled + more);
+    let has_ended = long.len() < needed;
+    if has_ended && reading == Reading::InMemory {
+        return Err(Unread::OnDisk);
+    }
+    Ok((long.into(), has_ended))
+}
+
+/// Reads the head of a file of which `bytes` are all that was read, without asking for its length.
+/// Nothing where that is needed: what ends early in memory may go on on the disk, unless the head
+/// says that this is all.
+fn parse_whole(bytes: &Bytes, key: &[u8], reading: Reading) -> Result<Option<Parsed>, Unread> {
+    let parsed = head::parse(bytes, key, bytes.len() as u64);
+    match (reading, parsed) {
+        (Reading::Waiting, parsed) => parsed.map(Some).map_err(Unread::Wrong),
+        (Reading::InMemory, Ok(parsed)) => {
+            Ok((parsed.head.origin == Origin::Own).then_some(parsed))
+        }
+        (Reading::InMemory, Err(Fault::BodyLength)) => Ok(None),
+        (Reading::InMemory, Err(fault)) => Err(Unread::Wrong(fault)),
+    }
 }
 
 /// Reads until `memory` is full or the file ends; in memory, also to where the disk would be

@@ -158,6 +158,28 @@ fn what_is_no_file_is_dropped() {
     assert_eq!(folder.files(), [elsewhere]);
 }
 
+/// What memory holds of a file may end anywhere: that is no file that is cut off.
+#[test]
+fn file_that_is_not_in_memory_is_left_to_those_who_may_wait() {
+    use rustix::fs::Advice::DontNeed;
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for length in [10, 40_000] {
+        let key = length.to_string();
+        put(&store, &key, &bytes(1, length), 0);
+        let file = fs::File::open(path(&folder, &key)).unwrap();
+        file.sync_all().unwrap();
+        for kept in [0, 4096, 8192] {
+            let _ = fs::read(path(&folder, &key)).unwrap();
+            rustix::fs::fadvise(&file, kept, None, DontNeed).unwrap();
+            let opened = store.open_in_memory(&id(&key), key.as_bytes(), 0);
+            assert!(!matches!(opened, Some(Err(_))), "{length}: {kept}");
+            assert!(body(&store, &key, 0).unwrap() == bytes(1, length));
+        }
+    }
+    assert_eq!(store.counts().wrong, 0);
+}
+
 /// The folder and one that takes its name: what is written goes to the one that was opened.
 #[test]
 fn folder_is_the_one_that_was_opened() {

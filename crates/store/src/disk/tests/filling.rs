@@ -156,6 +156,29 @@ fn body_of_another_length_than_announced_is_broken_off() {
     }
 }
 
+/// A body that is broken off while a part of it is being written.
+#[test]
+fn write_that_is_under_way_when_the_body_breaks_off_stores_nothing() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let mut filler = won(&store, "a");
+    let head = NewHead {
+        body_length: Some(200_000),
+        ..new_head("a")
+    };
+    filler.begin(id("a"), head).unwrap();
+    filler.push(bytes(0, 100_000).into());
+    let write = filler.next_write().unwrap();
+    filler.push(bytes(0, 99_999).into());
+    assert_eq!(filler.finish(0), Err(Fault::BodyLength));
+    assert_eq!(filler.wrote(write.run()), Ok(Stage::More));
+    assert!(filler.next_write().is_none());
+    drop(filler);
+    store.maintain(1, 0);
+    assert!(folder.files().is_empty());
+    assert_eq!(store.counts().bytes, 0);
+}
+
 /// Readers on several threads, some from the beginning, some that come late, some that leave.
 #[test]
 fn what_is_filled_once_is_read_by_many_on_several_threads() {
