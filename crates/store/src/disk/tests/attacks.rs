@@ -184,7 +184,8 @@ fn file_that_is_not_in_memory_is_left_to_those_who_may_wait() {
 #[test]
 fn folder_is_the_one_that_was_opened() {
     let folder = TestFolder::new();
-    let store = folder.store();
+    let descriptor = fs::File::open(&folder.0).unwrap().into();
+    let store = DiskStore::in_folder(descriptor, &folder.settings()).unwrap();
     let moved = folder.0.with_extension("moved");
     fs::rename(&folder.0, &moved).unwrap();
     fs::create_dir(&folder.0).unwrap();

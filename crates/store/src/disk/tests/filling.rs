@@ -349,3 +349,86 @@ fn purge_is_heeded_by_a_write_whose_filler_is_gone() {
     assert_eq!(presence(&store, "a"), Presence::Absent);
     assert!(folder.files().is_empty());
 }
+
+/// Without a file only memory is left, which the slowest reader holds: no more of it than the
+/// bound, and whoever comes when the beginning is gone fetches anew.
+#[test]
+fn without_room_the_slowest_reader_sets_the_pace() {
+    let folder = TestFolder::new();
+    let settings = Settings {
+        max_size: Some(50 * 4096),
+        ..folder.settings()
+    };
+    let store = scanned(&settings);
+    let counter = Arc::new(Counter::default());
+    let waker = Waker::from(Arc::clone(&counter));
+    let mut context = Context::from_waker(&waker);
+    let mut filler = won(&store, "a");
+    filler.begin(id("a"), new_head("a")).unwrap();
+    let fill = Arc::clone(filler.fill());
+    let (mut quick, mut slow) = (fill.reader().unwrap(), fill.reader().unwrap());
+    let whole = bytes(5, 4_000_000);
+    let (mut pushed, mut read_quick, mut read_slow) = (0, Vec::new(), Vec::new());
+    let mut failures = 0;
+    while pushed < whole.len() {
+        if !filler.has_room() {
+            let before = counter.0.load(Ordering::Relaxed);
+            assert!(filler.poll_room(&mut context).is_pending());
+            read_slow.extend(take(&mut slow, 100_000));
+            if filler.has_room() {
+                assert_eq!(
+                    counter.0.load(Ordering::Relaxed),
+                    before + 1,
+                    "it was woken"
+                );
+            }
+            continue;
+        }
+        let end = (pushed + 16_000).min(whole.len());
+        filler.push(Bytes::copy_from_slice(&whole[pushed..end]));
+        pushed = end;
+        match write_all(&mut filler) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error, StoreError::NoRoom);
+                failures += 1;
+                drop(won(&store, "a"));
+            }
+        }
+        read_quick.extend(take(&mut quick, usize::MAX));
+        assert!(fill.held() <= FILL_MEMORY_MAX + 16_000);
+    }
+    assert_eq!(failures, 1);
+    assert!(fill.reader().is_none());
+    filler.finish(0).unwrap();
+    read_slow.extend(read_to_end(&mut slow, 100_000).unwrap());
+    read_quick.extend(read_to_end(&mut quick, 100_000).unwrap());
+    assert!(read_slow == whole && read_quick == whole);
+    slow.seek(1_000_000);
+    assert!(matches!(slow.next(1), Part::Broken));
+    // A slow reader that leaves holds nothing.
+    drop(slow);
+    drop(quick);
+    assert_eq!(fill.held(), 0);
+    assert_eq!(store.counts().bytes, 0);
+}
+
+/// What stands ready, once.
+fn take(reader: &mut Reader, max: usize) -> Vec<u8> {
+    match reader.next(max) {
+        Part::Bytes(bytes) => bytes.to_vec(),
+        Part::File {
+            file,
+            offset,
+            length,
+        } => {
+            let mut part = vec![0; length as usize];
+            folder::read_all(&*file, offset, &mut part).unwrap();
+            part
+        }
+        part => {
+            assert!(matches!(part, Part::Nothing));
+            Vec::new()
+        }
+    }
+}

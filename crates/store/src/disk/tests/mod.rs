@@ -671,3 +671,116 @@ fn index_of_other_levels_or_damaged_is_not_read() {
     assert_eq!(loaded(&folder.settings()), (1, true));
     assert_eq!(loaded(&folder.settings()), (1, false));
 }
+
+/// A process that is to take over serves what the one before stores, and the other way round.
+#[test]
+fn two_processes_serve_one_folder_until_one_ends() {
+    let folder = TestFolder::new();
+    let before = folder.store();
+    assert!(before.try_own());
+    put(&before, "a", b"a's", 0);
+
+    let after = DiskStore::open(&folder.settings()).unwrap();
+    assert!(!after.try_own());
+    assert_eq!(presence(&after, "a"), Presence::Unknown);
+    assert_eq!(body(&after, "a", 0).unwrap(), b"a's");
+    put(&after, "b", b"b's", 0);
+    put(&after, "a", b"new", 0);
+    assert_eq!(body(&before, "a", 0).unwrap(), b"new");
+    assert!(before.purge(&id("b")).unwrap());
+    assert_eq!(presence(&after, "b"), Presence::Present);
+    assert!(matches!(body(&after, "b", 0), Err(Miss::Gone)));
+    for number in 0..20 {
+        put(&before, &number.to_string(), b"x", 5);
+    }
+    before.save_index(true, 10).unwrap();
+    drop(before);
+
+    assert!(after.try_own());
+    let loaded = after.load_index(10).unwrap();
+    assert_eq!(
+        (loaded.entries, loaded.is_orderly),
+        (20, true),
+        "a is known already"
+    );
+    assert_eq!(presence(&after, "b"), Presence::Absent);
+    assert_eq!(after.counts().entries, 21);
+    assert_eq!(
+        after.counts().bytes,
+        folder.disk_usage() - 4096,
+        "but for the index's own"
+    );
+}
+
+/// An index of one shard, beside a list that does the same slowly.
+#[test]
+fn index_evicts_in_the_order_of_use() {
+    let index = Index::new(40 * ENTRY_SIZE);
+    assert_eq!(index.shards(), 1);
+    let mut model: Vec<(EntryId, Option<u64>)> = Vec::new();
+    let mut random = 1_u64;
+    for now in 0..20_000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let id = id(&(random >> 33).wrapping_rem(70).to_string());
+        let place = model.iter().position(|entry| entry.0 == id);
+        let mut shard = index.of(&id);
+        let removed = match (random >> 60, place) {
+            (0..4, place) => {
+                let known = shard.lookup(&id, now);
+                assert_eq!(
+                    known.has_file,
+                    place.is_some_and(|at| model[at].1.is_some())
+                );
+                if let Some(at) = place {
+                    let entry = model.remove(at);
+                    model.push(entry);
+                }
+                continue;
+            }
+            (4, place) => {
+                let removed = shard.remove(&id);
+                assert_eq!(
+                    removed.map(|removed| removed.blocks),
+                    place.map(|at| model[at].1)
+                );
+                place.map(|at| model.remove(at));
+                continue;
+            }
+            (5, place) => {
+                let (_, removed) = shard.note_use(&id, now);
+                let blocks = place.and_then(|at| model.remove(at).1);
+                model.push((id, blocks));
+                removed
+            }
+            (_, place) => {
+                let blocks = random >> 40 & 7;
+                let stored = Stored {
+                    blocks,
+                    ..Stored::default()
+                };
+                let (replaced, removed) = shard.insert(&id, stored, now);
+                let before = place.map(|at| model.remove(at).1);
+                assert_eq!(replaced, before.flatten());
+                model.push((id, Some(blocks)));
+                removed
+            }
+        };
+        let expected = (model.len() > 40).then(|| model.remove(0));
+        assert_eq!(
+            removed.map(|removed| (removed.id, removed.blocks)),
+            expected
+        );
+    }
+    let saved = index.shard(0).saved();
+    let files = model
+        .iter()
+        .filter(|entry| entry.1.is_some())
+        .map(|entry| entry.0);
+    assert!(saved.iter().map(|record| record.id).eq(files));
+    while let Some(removed) = index.evict() {
+        assert_eq!((removed.id, removed.blocks), model.remove(0));
+    }
+    assert!(model.is_empty());
+}
