@@ -54,8 +54,7 @@ impl DiskStore {
         let Some(removed) = removed else {
             return false;
         };
-        self.let_go(removed);
-        self.counters.expired.fetch_add(1, Ordering::Relaxed);
+        self.let_go(removed, &self.counters.expired);
         true
     }
 

@@ -336,8 +336,7 @@ impl DiskStore {
     /// Lets go what had to make room in the index.
     fn make_way(&self, removed: Option<Removed>) {
         if let Some(removed) = removed {
-            self.let_go(removed);
-            self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+            self.let_go(removed, &self.counters.evicted);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Opening an entry: its file, its head, and what of the body came along; all of it checked.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -35,6 +36,16 @@ pub enum Miss {
     Wrong(Fault),
     /// The file could not be opened or read.
     Failed(io::Error),
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Miss::Gone => f.write_str("is not there"),
+            Miss::Wrong(fault) => fault.fmt(f),
+            Miss::Failed(error) => write!(f, "cannot be read: {error}"),
+        }
+    }
 }
 
 impl From<Errno> for Miss {

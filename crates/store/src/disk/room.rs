@@ -137,16 +137,17 @@ impl DiskStore {
         let Some(removed) = self.index.evict() else {
             return false;
         };
-        self.let_go(removed);
-        self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+        self.let_go(removed, &self.counters.evicted);
         true
     }
 
-    /// Gives back what an entry took that is no longer in the index, and has its file unlinked.
-    pub(super) fn let_go(&self, removed: Removed) {
+    /// Gives back what an entry took that is no longer in the index, has its file unlinked, and
+    /// counts it.
+    pub(super) fn let_go(&self, removed: Removed, counter: &AtomicU64) {
         if let Some(blocks) = removed.blocks {
             self.room.subtract(blocks);
             self.room.doom(Doomed::Entry(removed.id));
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -389,7 +389,12 @@ fn what_is_not_used_expires() {
     assert_eq!((last.removed, last.is_more), (9, false));
     assert_eq!(folder.files().len(), 1);
     assert_eq!(store.maintain(10, 10_499).removed, 0);
+    // An id that was only asked for is no entry that expires.
+    assert_eq!(store.note_use(&id("x"), 501), 1);
     assert_eq!(store.maintain(10, 10_500).removed, 1);
+    assert_eq!(store.maintain(10, 10_501).removed, 1);
+    assert_eq!(store.counts().expired, 30);
+    assert_eq!(store.lookup(&id("x"), 10_501).uses, 0);
     assert!(folder.files().is_empty());
     assert_eq!(store.counts().bytes, 0);
 }
