@@ -789,3 +789,42 @@ fn index_evicts_in_the_order_of_use() {
     }
     assert!(model.is_empty());
 }
+
+#[test]
+fn keys_and_heads_may_be_long() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    for length in [3700, 4096, 8192, 100_000] {
+        let key = "k".repeat(length);
+        let head = NewHead {
+            text: bytes(2, 70_000).into(),
+            tags: vec!["tag".into()],
+            ..new_head(&key)
+        };
+        for text in [head.text.clone(), Bytes::new()] {
+            let head = NewHead {
+                text,
+                ..head.clone()
+            };
+            let text = head.text.clone();
+            put_with(&store, head, b"body", 0).unwrap();
+            let opened = store.open_in_memory(&id(&key), key.as_bytes(), 0);
+            let opened = opened.expect("it was written just now").unwrap();
+            assert!(opened.head.text == text && b"body".starts_with(&opened.first));
+            assert_eq!(body(&store, &key, 0).unwrap(), b"body", "{length}");
+            let mut keys = Vec::new();
+            store.visit_keys(|id, key, length| keys.push((*id, key.to_vec(), length)));
+            let file_length = fs::metadata(&folder.files()[0]).unwrap().len();
+            assert!(keys == [(id(&key), key.clone().into_bytes(), file_length)]);
+            assert_eq!(
+                store.purge_matching(|seen| seen == key.as_bytes()).entries,
+                1
+            );
+            assert!(folder.files().is_empty());
+        }
+        put_with(&store, head, b"body", 0).unwrap();
+        let unscanned = DiskStore::open(&folder.settings()).unwrap();
+        assert_eq!(unscanned.purge_tag(b"tag").entries, 1);
+        assert!(matches!(body(&store, &key, 0), Err(Miss::Gone)));
+    }
+}
