@@ -123,10 +123,7 @@ impl DiskStore {
             Err(error) => return Some(Err(self.not_opened(id, expected, error))),
         };
         match read(&file, key, expected, Reading::InMemory) {
-            Ok(read) => match self.opened(id, file, read, expected, now) {
-                Ok(opened) => Some(Ok(opened)),
-                Err(fault) => Some(Err(self.drop_later(id, fault))),
-            },
+            Ok(read) => Some(Ok(self.opened(id, file, read, expected, now))),
             Err(Unread::OnDisk) => None,
             Err(Unread::Failed(error)) => Some(Err(Miss::Failed(error.into()))),
             Err(Unread::Wrong(fault)) => Some(Err(self.drop_later(id, fault))),
@@ -147,20 +144,12 @@ impl DiskStore {
             }
             Err(error) => return Err(self.not_opened(id, expected, error)),
         };
-        let fault = match read(&file, key, expected, Reading::Waiting) {
-            Ok(read) => {
-                let inode = inode(&file);
-                match self.opened(id, file, read, expected, now) {
-                    Ok(opened) => return Ok(opened),
-                    Err(fault) => (fault, inode),
-                }
-            }
-            Err(Unread::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
-            Err(Unread::Failed(error)) => return Err(Miss::Failed(error.into())),
-            Err(Unread::Wrong(fault)) => (fault, inode(&file)),
-        };
-        let (fault, inode) = fault;
-        Err(self.drop_now(id, fault, inode))
+        match read(&file, key, expected, Reading::Waiting) {
+            Ok(read) => Ok(self.opened(id, file, read, expected, now)),
+            Err(Unread::OnDisk) => Err(Miss::Failed(Errno::AGAIN.into())),
+            Err(Unread::Failed(error)) => Err(Miss::Failed(error.into())),
+            Err(Unread::Wrong(fault)) => Err(self.drop_now(id, fault, inode(&file))),
+        }
     }
 
     /// Replaces the times of an entry, waiting for the disk. Who reads its head meanwhile sees the
@@ -198,8 +187,7 @@ impl DiskStore {
             Err(Unread::Failed(error)) => return Err(error.into()),
             Err(Unread::Wrong(fault)) => return Err(Miss::Wrong(fault)),
         };
-        self.opened(id, file, read, expected, now)
-            .map_err(Miss::Wrong)
+        Ok(self.opened(id, file, read, expected, now))
     }
 
     fn not_opened(&self, id: &EntryId, expected: Option<Expected>, error: Errno) -> Miss {
@@ -216,7 +204,7 @@ impl DiskStore {
         miss
     }
 
-    /// Notes what has been found, and checks a body that came as a whole.
+    /// Notes what has been found.
     fn opened(
         &self,
         id: &EntryId,
@@ -224,29 +212,17 @@ impl DiskStore {
         read: Read,
         expected: Option<Expected>,
         now: Millis,
-    ) -> Result<Opened, Fault> {
-        let Read { parsed, bytes } = read;
-        let Parsed {
-            head,
-            body,
-            body_checksum,
-        } = parsed;
-        let start = usize::try_from(body.start)
-            .unwrap_or(usize::MAX)
-            .min(bytes.len());
-        let first = bytes.slice(start..);
-        let is_whole = first.len() as u64 == body.end - body.start;
-        let was_checked = expected.is_some_and(|expected| expected.is_checked);
-        let mut unchecked = body_checksum.filter(|_| !was_checked);
-        if is_whole
-            && let Some(checksum) = unchecked.take()
-            && crc32fast::hash(&first) != checksum
-        {
-            return Err(Fault::BodyChecksum);
-        }
+    ) -> Opened {
+        let Read {
+            parsed,
+            first,
+            unchecked,
+        } = read;
+        let Parsed { head, body, .. } = parsed;
         let blocks = self.folder.blocks(body.end);
         let is_as_expected = expected.is_some_and(|expected| {
-            expected.blocks == blocks && !expected.is_incomplete && (was_checked || !is_whole)
+            let is_news = unchecked.is_none() && !expected.is_checked;
+            expected.blocks == blocks && !expected.is_incomplete && !is_news
         });
         let mut revision = expected.map(|expected| expected.revision);
         if !is_as_expected {
@@ -258,7 +234,7 @@ impl DiskStore {
             };
             revision = self.note_found(id, stored, revision, now);
         }
-        Ok(Opened {
+        Opened {
             head,
             file,
             body,
@@ -266,7 +242,7 @@ impl DiskStore {
             id: *id,
             unchecked,
             revision,
-        })
+        }
     }
 
     /// Forgets an entry whose file is wrong; the file is unlinked by the next who may wait.
@@ -344,19 +320,49 @@ fn inode(file: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)
 }
 
-/// A head that has been read, and all that was read of the file.
+/// What has been read of a file.
 struct Read {
     parsed: Parsed,
-    bytes: Bytes,
+    /// The beginning of the body.
+    first: Bytes,
+    /// The body's checksum, as long as it is not known to be right.
+    unchecked: Option<u32>,
 }
 
-/// Reads the head, and the body as far as that takes no second call.
+/// Reads the head, and the body as far as that takes no second call. A body that comes as a whole
+/// is checked, unless this process knows it.
 fn read(
     file: &OwnedFd,
     key: &[u8],
     expected: Option<Expected>,
     reading: Reading,
 ) -> Result<Read, Unread> {
+    let (parsed, bytes) = read_head(file, key, expected, reading)?;
+    let body = &parsed.body;
+    let start = usize::try_from(body.start).unwrap_or(usize::MAX);
+    let first = bytes.slice(start.min(bytes.len())..);
+    let was_checked = expected.is_some_and(|expected| expected.is_checked);
+    let mut unchecked = parsed.body_checksum.filter(|_| !was_checked);
+    if first.len() as u64 == body.end - body.start
+        && let Some(checksum) = unchecked.take()
+        && crc32fast::hash(&first) != checksum
+    {
+        return Err(Unread::Wrong(Fault::BodyChecksum));
+    }
+    Ok(Read {
+        parsed,
+        first,
+        unchecked,
+    })
+}
+
+/// Reads the head; with it comes all that was read of the file.
+fn read_head(
+    file: &OwnedFd,
+    key: &[u8],
+    expected: Option<Expected>,
+    reading: Reading,
+) -> Result<(Parsed, Bytes), Unread> {
     let is_small = expected.is_some_and(|expected| expected.blocks <= 1);
     let length = if is_small {
         FIRST_READ_MIN
@@ -368,12 +374,12 @@ fn read(
         read_start(file, memory.get_mut(..length).unwrap_or_default(), reading)
     })?;
     if has_ended && let Some(parsed) = parse_whole(&bytes, key, reading)? {
-        return Ok(Read { parsed, bytes });
+        return Ok((parsed, bytes));
     }
     let stat = rustix::fs::fstat(file).map_err(Unread::Failed)?;
     let file_length = u64::try_from(stat.st_size).unwrap_or(0);
     let parsed = head::parse(&bytes, key, file_length).map_err(Unread::Wrong)?;
-    Ok(Read { parsed, bytes })
+    Ok((parsed, bytes))
 }
 
 thread_local! {

@@ -59,9 +59,10 @@ impl Walk {
                     .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
             if is_folder && is_level {
                 let name = String::from_utf8_lossy(name);
-                let path = match path.is_empty() {
-                    true => name.into_owned(),
-                    false => format!("{path}/{name}"),
+                let path = if path.is_empty() {
+                    name.into_owned()
+                } else {
+                    format!("{path}/{name}")
                 };
                 self.enter(folder, path);
             }

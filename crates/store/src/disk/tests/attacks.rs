@@ -124,13 +124,13 @@ fn what_is_no_file_is_dropped() {
     fs::rename(&path, &elsewhere).unwrap();
     for waits in [true, false] {
         symlink(&elsewhere, &path).unwrap();
-        let miss = match waits {
-            true => store.open_entry(&id("a"), b"a", 0).map(|_| ()),
-            false => match store.open_in_memory(&id("a"), b"a", 0) {
-                Some(opened) => opened.map(|_| ()),
-                None => store.open_entry(&id("a"), b"a", 0).map(|_| ()),
-            },
+        let in_memory = if waits {
+            None
+        } else {
+            store.open_in_memory(&id("a"), b"a", 0)
         };
+        let opened = in_memory.unwrap_or_else(|| store.open_entry(&id("a"), b"a", 0));
+        let miss = opened.map(|_| ());
         assert!(matches!(miss, Err(Miss::Wrong(Fault::NoFile))), "{miss:?}");
         store.maintain(10, 0);
         assert!(path.symlink_metadata().is_err() && elsewhere.exists());

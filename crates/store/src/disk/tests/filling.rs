@@ -286,9 +286,10 @@ fn claim_is_free_before_waiters_are_woken() {
             matches!(other.claim(&id("a")), Claim::Won(_))
         });
         is_ready.recv().unwrap();
-        match is_refused {
-            true => filler.refuse(None, 0),
-            false => drop(filler),
+        if is_refused {
+            filler.refuse(None, 0);
+        } else {
+            drop(filler);
         }
         assert!(waiter.join().unwrap());
     }
