@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::h2::ErrorCode;
-use proto::h2::frame::{self, Kind};
+use proto::h2::frame::{self, Kind, flags};
 use support::http2::{Client, put_data};
 use support::{PATIENCE, Server, engines};
 
@@ -127,6 +127,163 @@ fn without_the_directive_a_preface_is_no_request() {
             "{lines:?}"
         );
     }
+}
+
+/// Begins a request whose body does not come with it, and waits for the end of the answer.
+fn answer_of_unfinished(client: &mut Client, path: &str) -> (u32, u16) {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "localhost"),
+    ];
+    let (stream, mut out) = client.frames_of(&fields, None);
+    out[4] &= !flags::END_STREAM;
+    client.send(&out);
+    while !client.responses.get(&stream).is_some_and(|seen| seen.ended) {
+        client.read_frame().expect("an answer");
+    }
+    (stream, client.responses[&stream].status)
+}
+
+fn wait_for_reset(client: &mut Client, stream: u32) -> ErrorCode {
+    loop {
+        match client.responses[&stream].reset {
+            Some(code) => return code,
+            None => client.read_frame().map(drop).expect("a reset"),
+        }
+    }
+}
+
+/// Waits until all that was sent has been read.
+fn ping(client: &mut Client) {
+    let before = client.pongs;
+    let mut out = Vec::new();
+    frame::put_ping(&mut out, false, *b"all read");
+    client.send(&out);
+    while client.pongs == before {
+        client.read_frame().expect("an answer to a ping");
+    }
+}
+
+const EARLY: &str = "location / { return 403; }
+    location /page { error_page 403 /denied; deny all; }
+    location = /denied { allow all; return 403 denied; }
+    location /gone { proxy_request_buffering off; proxy_pass http://127.0.0.1:1; }
+    location /files { deny all; error_page 403 /file; }
+    location = /file { allow all; }";
+
+#[test]
+fn an_early_answer_and_the_reset_of_its_stream_are_apart() {
+    each_server(EARLY, |server| {
+        fs::write(server.prefix.join("www/file"), vec![b'x'; 100_000]).unwrap();
+        let mut client = Client::connect(server.port);
+        for (path, status) in [("/", 403), ("/page", 403), ("/gone", 502), ("/files", 403)] {
+            let (stream, seen) = answer_of_unfinished(&mut client, path);
+            assert_eq!(seen, status, "{path}");
+            // All that was sent in one write has been read with the answer's end.
+            assert_eq!(client.responses[&stream].reset, None, "{path}");
+            assert!(!client.has_unread_frames(), "{path}");
+            // What comes behind it is dropped, earns no credit, and is no fault.
+            let mut out = Vec::new();
+            put_data(&mut out, stream, &[b'x'; 1000], false);
+            client.send(&out);
+            let code = wait_for_reset(&mut client, stream);
+            assert_eq!(code, ErrorCode::NoError, "{path}");
+            client.send(&out);
+            ping(&mut client);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_ends_its_request_behind_an_early_answer_hears_of_no_reset() {
+    each_server(EARLY, |server| {
+        let mut client = Client::connect(server.port);
+        let mut ended = Vec::new();
+        // On a busy machine the reset may be quicker than the client.
+        while ended.len() < 3 {
+            let (stream, _) = answer_of_unfinished(&mut client, "/");
+            let mut out = Vec::new();
+            put_data(&mut out, stream, b"the end", true);
+            client.send(&out);
+            ping(&mut client);
+            if client.responses[&stream].reset.is_none() {
+                ended.push(stream);
+            }
+        }
+        // By the time that another has been reset, these would have been.
+        let (stream, _) = answer_of_unfinished(&mut client, "/");
+        wait_for_reset(&mut client, stream);
+        for stream in ended {
+            assert_eq!(client.responses[&stream].reset, None);
+        }
+    });
+}
+
+#[test]
+fn streams_that_wait_for_their_resets_make_room_when_their_client_ends_them() {
+    let lines = "http2_max_concurrent_streams 2; location / { return 200 here; }
+        location /denied { deny all; }";
+    each_server(lines, |server| {
+        let mut client = Client::connect(server.port);
+        for by_reset in [false, true].repeat(5) {
+            let early = [(); 2].map(|()| answer_of_unfinished(&mut client, "/denied").0);
+            let (mut out, mut asked) = (Vec::new(), Vec::new());
+            for stream in early {
+                if by_reset {
+                    frame::put_reset(&mut out, stream, ErrorCode::Cancel);
+                } else {
+                    put_data(&mut out, stream, b"", true);
+                }
+            }
+            for _ in early {
+                let fields = [
+                    (":method", "GET"),
+                    (":scheme", "http"),
+                    (":path", "/"),
+                    (":authority", "localhost"),
+                ];
+                let (stream, frames) = client.frames_of(&fields, None);
+                out.extend_from_slice(&frames);
+                asked.push(stream);
+            }
+            client.send(&out);
+            for stream in asked {
+                let response = client.response(stream);
+                assert_eq!((response.status, response.reset), (200, None));
+            }
+        }
+        let log = server.error_log();
+        assert!(!log.contains("streams"), "{log}");
+    });
+}
+
+#[test]
+fn the_page_of_a_malformed_request_and_its_reset_are_apart() {
+    each_server("", |server| {
+        let mut client = Client::connect(server.port);
+        let fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "localhost"),
+            ("connection", "close"),
+        ];
+        let (stream, mut out) = client.frames_of(&fields, None);
+        out[4] &= !flags::END_STREAM;
+        client.send(&out);
+        while !client.responses.get(&stream).is_some_and(|seen| seen.ended) {
+            client.read_frame().expect("an answer");
+        }
+        let response = &client.responses[&stream];
+        assert_eq!((response.status, response.reset), (400, None));
+        assert!(!client.has_unread_frames());
+        assert_eq!(
+            wait_for_reset(&mut client, stream),
+            ErrorCode::ProtocolError
+        );
+    });
 }
 
 #[test]

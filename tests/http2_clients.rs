@@ -19,7 +19,16 @@ const LOCATIONS: &str = "
     location = /show { return 200 \"$server_protocol $http2 [$ssl_alpn_protocol]\\n\"; }
     location = /connection { return 200 \"$connection\\n\"; }
     location / { dav_methods PUT; client_max_body_size 10m; }
-    location /small { dav_methods PUT; client_max_body_size 1m; }";
+    location /small { dav_methods PUT; client_max_body_size 1m; }
+    location = /301 { client_max_body_size 0; return 301 /show; }
+    location = /401 { client_max_body_size 0; return 401; }
+    location = /403 { client_max_body_size 0; deny all; error_page 403 /denied; }
+    location = /denied { client_max_body_size 0; allow all; internal; return 403 \"denied\n\"; }
+    location = /413 { client_max_body_size 1k; dav_methods PUT; }
+    location = /502 {
+        client_max_body_size 0; proxy_request_buffering off; proxy_pass http://127.0.0.1:1;
+    }
+    location = /503 { client_max_body_size 0; return 503 busy; }";
 
 /// A file of tests.
 fn file(name: &str) -> String {
@@ -156,6 +165,30 @@ fn curl_agrees_on_http2() {
             ],
         );
         assert_eq!(output, "HTTP/1.1  []\n");
+    }
+}
+
+#[test]
+fn curl_gets_an_answer_that_comes_before_the_end_of_its_upload() {
+    for engine in support::engines::lines() {
+        let (server, urls) = start(engine, "", LOCATIONS);
+        let (large, body) = large(&server);
+        let path = server.prefix.join("part");
+        let part = path.display().to_string();
+        // In the clear curl may find both in one read all the same, where it is slow.
+        let urls = urls.iter().filter(|url| url.starts_with("https"));
+        for url in urls {
+            for length in [20_000, 100_000, body.len()] {
+                fs::write(&path, &body[..length]).unwrap();
+                let path = if length < body.len() { &part } else { &large };
+                for status in ["301", "401", "403", "413", "502", "503"] {
+                    let url = format!("{url}/{status}");
+                    let shown = ["-w", "%{response_code}", "-o", "/dev/null"];
+                    let answer = curl(&url, &[&["-T", path][..], &shown[..]].concat());
+                    assert_eq!(answer, status, "{url} {length}");
+                }
+            }
+        }
     }
 }
 

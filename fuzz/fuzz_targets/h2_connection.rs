@@ -442,19 +442,12 @@ impl<'a> Model<'a> {
         assert!(most > 0);
         let known = self.machine.stream(stream).expect("it is not released");
         assert!(known.sends());
-        let receives = known.receives();
         let part = most.min(64 * number as usize);
         let ends = number % 8 == 0;
         let head = self.machine.sent(stream, part, ends, number % 4 != 0);
         let mut out = head.to_vec();
         out.resize(out.len() + part, 0);
-        if ends {
-            self.machine.end_other_half(stream, &mut out);
-        }
         self.look(out);
-        if receives && !self.receives(stream) {
-            self.streams.entry(stream).or_default().receives = false;
-        }
     }
 
     /// Looks at what leaves: `out`, then what answers frames.

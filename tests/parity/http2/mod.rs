@@ -30,6 +30,8 @@ const WINDOW: u32 = (1 << 31) - 1;
 const WINDOW_AT_FIRST: i64 = 65_535;
 /// The number of the setting of a stream's window.
 const INITIAL_WINDOW_SIZE: u16 = 4;
+/// How long after a response the reset of its stream may come.
+const RESET_TIME_MAX: Duration = Duration::from_secs(1);
 /// The largest payload that a server must take.
 const PAYLOAD_MAX: usize = 16_384;
 
@@ -78,6 +80,7 @@ pub(crate) fn converse(
     let closes = session.goaway.is_some();
     if !closes {
         pass_the_loop()?;
+        session.wait_for_resets();
     }
     session.watch(if closes { ANSWER_TIME_MAX } else { WATCH_TIME });
     session.report(&mut seen);
@@ -247,6 +250,16 @@ impl Session {
 
     fn wait_for(&mut self, index: usize) {
         while !self.streams[index].is_over() && self.more(ANSWER_TIME_MAX) {}
+    }
+
+    /// Waits for the resets of streams whose responses have ended before their requests: they come a
+    /// moment later.
+    fn wait_for_resets(&mut self) {
+        let end = Instant::now() + RESET_TIME_MAX;
+        let is_due = |stream: &Stream| stream.ended && !stream.is_sent && stream.reset.is_none();
+        while self.streams.iter().any(is_due)
+            && self.more(end.saturating_duration_since(Instant::now()))
+        {}
     }
 
     fn watch(&mut self, time: Duration) {

@@ -206,6 +206,11 @@ impl Client {
         while self.read_frame().is_some() {}
     }
 
+    /// Whether more has been received than the frames that were read.
+    pub fn has_unread_frames(&self) -> bool {
+        !self.received.is_empty()
+    }
+
     /// The next frame, of which note has been taken; `None` at the end.
     pub fn read_frame(&mut self) -> Option<Frame> {
         let frame = loop {

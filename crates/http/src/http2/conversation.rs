@@ -33,6 +33,7 @@ use crate::exchange::h1::After;
 use crate::exchange::sender::Wire;
 use crate::exchange::{Abort, Exchange};
 use crate::hot::{self, Dated, Form, Leaves};
+use crate::http2::early_answer::{self, Rest};
 use crate::http2::exchange::H2;
 use crate::http2::stream::{Flow, Flushed, IN_TRANSPORT_MAX, Shared};
 use crate::http2::tunnel;
@@ -308,7 +309,7 @@ impl<'a> Talk<'a> {
                     self.at = 0;
                 }
                 Woken::Received(Ok(_)) => {
-                    let unfinished = self.within_frame_since.is_some() || self.live() > 0;
+                    let unfinished = self.within_frame_since.is_some() || self.shared.is_serving();
                     log::http2_closed(&self.shared.connection, unfinished);
                     // It may be we who want it to end, to make room. What has been sent is still the client's.
                     return End::Closed;
@@ -451,6 +452,9 @@ impl<'a> Talk<'a> {
                     if let Some(flow) = self.flow(stream) {
                         let bytes = input.get(start..start + length).unwrap_or_default();
                         flow.receive(bytes, ends);
+                        if ends {
+                            self.shared.note_request_ended(&flow);
+                        }
                     }
                 }
                 Event::Reset {
@@ -458,12 +462,15 @@ impl<'a> Talk<'a> {
                     fault,
                     code,
                 } => {
-                    if let Some(fault) = fault {
-                        log::http2_fault(&connection, &fault);
-                    } else {
-                        log::http2_reset(&connection, stream, code);
+                    let flow = self.flow(stream);
+                    let is_answered = flow.as_ref().is_some_and(|flow| flow.has_ended());
+                    match fault {
+                        Some(fault) => log::http2_fault(&connection, &fault),
+                        // A client that has its response says that no more of its request comes.
+                        None if is_answered => {}
+                        None => log::http2_reset(&connection, stream, code),
                     }
-                    if let Some(flow) = self.flow(stream) {
+                    if let Some(flow) = flow {
                         self.shared.lose(&flow);
                     }
                 }
@@ -694,9 +701,10 @@ async fn serve(
         panics::catch(served.as_mut()).await
     };
     match served {
-        Ok(()) => {
+        Ok(rest) => {
             place.shared.connection.keep_error_log(&request);
             pool::give_back(request);
+            early_answer::leave(&place.shared, &place.flow, rest).await;
         }
         Err(panicked) => {
             note_panic(&mut request, &panicked);
@@ -705,12 +713,13 @@ async fn serve(
     }
 }
 
+/// Serves one request up to its line in the log. What is left of the request then.
 async fn serve_one(
     place: &Place,
     request: &mut Request,
     ends: bool,
     asked: Result<Asked, HeadFault>,
-) {
+) -> Rest {
     let Place { shared, flow } = place;
     let connection = &shared.connection;
     if let Some(watched) = connection.worker.watched() {
@@ -778,13 +787,17 @@ async fn serve_one(
     if let Some(fault) = flow.take_fault() {
         log::http2_fault(connection, &fault);
     }
-    // A reset is not answered with another (RFC 9113, section 5.4.2).
-    if is_malformed && !flow.is_gone() && !is_reset {
-        let code = ErrorCode::ProtocolError;
-        shared.with(|machine| machine.reset_answered(flow.number, code));
-        shared.call();
-    }
     ending::log(request);
+    // A reset is not answered with another (RFC 9113, section 5.4.2).
+    if flow.is_gone() || is_reset {
+        Rest::None
+    } else if is_malformed {
+        Rest::Malformed
+    } else if flow.has_come() {
+        Rest::None
+    } else {
+        Rest::Unwanted
+    }
 }
 
 /// Whether the server that the request names speaks HTTP/2 there.

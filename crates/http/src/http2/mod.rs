@@ -5,6 +5,7 @@
 //! response is written in [`head`]. The directives are in [`settings`].
 
 pub mod conversation;
+mod early_answer;
 pub mod exchange;
 pub mod head;
 pub mod settings;

@@ -100,9 +100,9 @@ impl Flow {
         }
     }
 
-    /// A part of the request's body has come.
+    /// A part of the request's body has come. Behind a complete response only its end counts.
     pub fn receive(&self, bytes: &[u8], ends: bool) {
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && !self.has_ended() {
             self.received.borrow_mut().extend_from_slice(bytes);
         }
         if ends {
@@ -193,6 +193,11 @@ impl Flow {
     /// Whether bytes of the request's body, or its end, are there.
     pub fn is_readable(&self) -> bool {
         self.received_all.get() || !self.received.borrow().is_empty()
+    }
+
+    /// Whether the client has sent all of the request.
+    pub fn has_come(&self) -> bool {
+        self.received_all.get()
     }
 
     /// Whether nothing of the request's body is still to be read.
@@ -312,6 +317,8 @@ pub struct Shared {
     ending: Cell<usize>,
     /// How many have done so, since the connection began.
     endings: Cell<u64>,
+    /// Streams that wait for their resets, behind complete responses.
+    answered: Cell<usize>,
     /// The connection's task, and whether it is to look.
     waker: Cell<Option<Waker>>,
     is_called: Cell<bool>,
@@ -330,6 +337,7 @@ impl Shared {
             has_been_busy: Cell::new(false),
             ending: Cell::new(0),
             endings: Cell::new(0),
+            answered: Cell::new(0),
             waker: Cell::new(None),
             is_called: Cell::new(false),
         }
@@ -447,7 +455,6 @@ impl Shared {
             true => {
                 let head = machine.sent(flow.number, 0, true, false);
                 out.extend_from_slice(&head);
-                machine.end_other_half(flow.number, out);
             }
             false => machine.put_head(flow.number, &trailers, true, out),
         }
@@ -466,6 +473,39 @@ impl Shared {
             self.ending.set(self.ending.get() + 1);
             self.endings.set(self.endings.get() + 1);
         }
+    }
+
+    /// The client has ended its request: where the response had ended before, it may begin another
+    /// stream from now on.
+    pub fn note_request_ended(&self, flow: &Flow) {
+        if flow.has_ended() {
+            self.endings.set(self.endings.get() + 1);
+        }
+    }
+
+    /// Whether requests are under way, those aside that only wait for the resets of their streams.
+    pub fn is_serving(&self) -> bool {
+        self.with(|machine| machine.live()) > self.answered.get()
+    }
+
+    /// A stream begins to wait for its reset; [`resets`](Self::resets) follows.
+    pub fn awaits_reset(&self) {
+        self.answered.set(self.answered.get() + 1);
+    }
+
+    /// A stream does not wait for its reset any more.
+    pub fn resets(&self) {
+        self.answered.set(self.answered.get() - 1);
+    }
+
+    /// Bytes of bodies that the transport has got, in all.
+    pub fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// Whether bytes that are for the client have not left.
+    pub fn has_backlog(&self) -> bool {
+        self.waiting() > 0 || self.connection.stream.backlog() > 0
     }
 
     /// How many streams have ended, or the client has ended, in all.
@@ -584,7 +624,6 @@ impl Shared {
         if ends {
             flow.end.take();
             self.note_ended(flow);
-            self.with(|machine| machine.end_other_half(flow.number, out));
         } else if is_last && has_trailers {
             self.put_end(flow, out);
         }
@@ -678,6 +717,7 @@ impl Shared {
         let lost = self.forget(flow);
         flow.lost.set(flow.lost.get() + lost);
         self.count_ending(flow);
+        self.note_request_ended(flow);
         flow.gone.set(true);
         flow.received.take();
         flow.wake_reader();

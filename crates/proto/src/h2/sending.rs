@@ -54,6 +54,12 @@ impl<S> Connection<S> {
         self.streams.len()
     }
 
+    /// How many there may be.
+    #[must_use]
+    pub fn streams_max(&self) -> usize {
+        self.limits.streams_max as usize
+    }
+
     /// Whether there are as many as there may be: another would be refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -195,9 +201,6 @@ impl<S> Connection<S> {
         }
         self.move_control(out);
         self.put_block(stream, block, ends, out);
-        if ends {
-            self.end_other_half(stream, out);
-        }
     }
 
     fn put_block(&mut self, stream: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) {
@@ -300,19 +303,6 @@ impl<S> Connection<S> {
         head.bytes()
     }
 
-    /// A response is complete: what is still to come of its request is not wanted (RFC 9113, section 8.1). Behind its last frame.
-    pub fn end_other_half(&mut self, stream: u32, out: &mut Vec<u8>) {
-        let Some(known) = self.streams.get_mut(&stream) else {
-            return;
-        };
-        if !known.sends && known.receives {
-            known.receives = false;
-            frame::put_reset(out, stream, ErrorCode::NoError);
-            self.drop_body(stream);
-            self.forgive(stream);
-        }
-    }
-
     /// Resets a stream, unless both halves of it have ended.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.close(stream) {
@@ -331,6 +321,12 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Whether the rest of a stream's request is ignored, and its end has not come.
+    #[must_use]
+    pub fn is_rest_ignored(&self, stream: u32) -> bool {
+        self.forgiven.contains(&stream)
+    }
+
     /// Resets a stream behind its complete response, because its request was malformed (RFC 9113, section 8.1.1).
     pub fn reset_answered(&mut self, stream: u32, code: ErrorCode) {
         self.close(stream);
@@ -338,9 +334,19 @@ impl<S> Connection<S> {
         self.forgive(stream);
     }
 
-    /// Lets go of a stream: its place is free for another. What was not ended ends.
+    /// Lets go of a stream: its place is free for another. What was not ended ends: behind a complete
+    /// response without error, for only the rest of the request is not wanted (RFC 9113, section 8.1).
+    ///
+    /// Clients that find the end of a response and the reset of its stream in one read lose the
+    /// response: the user lets some time pass between the two.
     pub fn release(&mut self, stream: u32) {
-        self.reset(stream, ErrorCode::Cancel);
+        let is_answered = self.streams.get(&stream).is_some_and(|known| !known.sends);
+        let code = if is_answered {
+            ErrorCode::NoError
+        } else {
+            ErrorCode::Cancel
+        };
+        self.reset(stream, code);
         self.streams.remove(&stream);
         if self.streams.is_empty() {
             self.schedule = None;

@@ -423,8 +423,6 @@ impl<'a> Talk<'a> {
             let mut block = Vec::new();
             literal::field(literal::FieldName::of(b"x-sum"), b"right", &mut block);
             self.put_head(stream, &block, true);
-        } else if ends {
-            self.server.end_other_half(stream, &mut self.to_client);
         }
     }
 
@@ -438,10 +436,7 @@ impl<'a> Talk<'a> {
         let exchange = &mut self.exchanges[index];
         // What has ended is only released.
         exchange.server_gave_up = !known.is_closed() && !exchange.server_ended;
-        if exchange.server_ended && known.receives() {
-            return;
-        }
-        if self.choices.chance(128) {
+        if !exchange.server_ended && self.choices.chance(128) {
             self.server.reset(stream, ErrorCode::InternalError);
         }
         self.server.release(stream);
