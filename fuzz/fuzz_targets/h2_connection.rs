@@ -172,6 +172,7 @@ fn take(limits: Limits, input: &[u8], size: usize) -> (Vec<Seen>, Vec<u8>, Optio
                 head: &mut head,
                 bytes: &mut bytes,
                 rules: &RULES,
+                named: None,
             };
             let event = match machine.handle(piece, &mut at, 0, &mut heads) {
                 Ok(event) => event,
@@ -283,6 +284,7 @@ impl<'a> Model<'a> {
                     head: &mut head,
                     bytes: &mut bytes,
                     rules: &RULES,
+                    named: None,
                 };
                 let before = at;
                 let event = self.machine.handle(piece, &mut at, 0, &mut heads);

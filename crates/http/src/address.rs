@@ -54,6 +54,8 @@ pub struct AddressServers {
     pub are_names_looked_up: bool,
     /// Some server reads heads by other rules than the default one, so that they may change within a head, with the name.
     pub head_limits_differ: bool,
+    /// The most fields that any server takes (`max_headers`).
+    pub headers_max: usize,
     /// What clients speak before HTTP.
     pub protocols: Protocols,
 }
@@ -191,10 +193,13 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
         let limits = one.default.core.head_limits();
         let differs = |server: &Arc<Server>| server.core.head_limits() != limits;
         let head_limits_differ = one.names.servers().any(differs);
+        let most = |server: &Arc<Server>| server.core.head_limits().headers_max;
+        let headers_max = one.names.servers().map(most).max().unwrap_or_default();
         let servers = Arc::new(AddressServers {
             are_names_looked_up: one.are_names_looked_up(),
             is_single: !one.are_names_looked_up() || one.names.lead_only_to(&one.default),
             head_limits_differ,
+            headers_max: headers_max.max(limits.headers_max),
             default: one.default,
             names: one.names,
             protocols: one.listen.own.protocols,

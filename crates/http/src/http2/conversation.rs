@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use engine::Buffer;
 use framework::generation::Local;
 use framework::panics;
-use proto::h1::BodyLength;
+use proto::h1::{self, BodyLength};
 use proto::h2::connection::Heads;
 use proto::h2::frame::PREFACE;
-use proto::h2::request::{Asked, HeadFault, Rules};
+use proto::h2::request::{Asked, HeadFault, NamedRules, Rules};
 use proto::h2::{ErrorCode, Event, Limits, Violation};
 use proto::head::Head;
 use transport::tls::server::HTTP2;
@@ -219,7 +219,28 @@ fn lingering_of(connection: &Connection) -> Option<(Duration, Duration)> {
 
 /// What a head may be for a server.
 fn rules_of(server: &Server) -> Rules {
-    let limits = server.core.head_limits();
+    rules_within(&server.core.head_limits())
+}
+
+/// The most fields that a head may have for any of the servers that it may name. `None`: all servers
+/// have the same rules.
+fn named_fields_max(connection: &Connection, local: &Local) -> Option<usize> {
+    let differing = connection.with_servers(local, |servers| {
+        servers.head_limits_differ.then_some(servers.headers_max)
+    });
+    differing.flatten()
+}
+
+/// What a head may be from the name of its server on, where that is not what it was before.
+fn rules_after(connection: &Connection, local: &Local, host: &[u8]) -> Option<Rules> {
+    if connection.is_misdirected(local, host) {
+        return None; // the request is refused for the name
+    }
+    let changed = connection.with_servers(local, |servers| servers.head_limits_after(host));
+    changed.flatten().as_ref().map(rules_within)
+}
+
+fn rules_within(limits: &h1::Limits) -> Rules {
     Rules {
         field_size_max: limits.large_buffer_size,
         head_size_max: limits
@@ -405,6 +426,7 @@ impl<'a> Talk<'a> {
             return Ok(Read::All);
         };
         let mut rules = rules_of(&server);
+        let mut fields_max = named_fields_max(&connection, &local);
         let mut in_transport = connection.stream.backlog();
         loop {
             if self.is_held_up(in_transport) {
@@ -418,11 +440,16 @@ impl<'a> Talk<'a> {
                 return Ok(Read::Crowded);
             }
             let mut at = self.at;
+            let of_host = |host: &[u8]| rules_after(&connection, &local, host);
             let event = self.shared.with(|machine| {
                 let mut heads = Heads {
                     head: &mut scratch.head,
                     bytes: &mut scratch.bytes,
                     rules: &rules,
+                    named: fields_max.map(|fields_max| NamedRules {
+                        fields_max,
+                        of_host: &of_host,
+                    }),
                 };
                 machine.handle(input, &mut at, second, &mut heads)
             });
@@ -440,6 +467,7 @@ impl<'a> Talk<'a> {
                         local = connection.generation();
                         server = connection.first_server(&local).unwrap_or(server);
                         rules = rules_of(&server);
+                        fields_max = named_fields_max(&connection, &local);
                     }
                     self.begin(&local, &server, stream, ends, asked, scratch);
                 }

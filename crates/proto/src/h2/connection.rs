@@ -15,7 +15,7 @@ use super::frame::{self, FrameHead, HEAD_LENGTH, Kind, PREFACE, flags};
 use super::hpack::{Decoder, Outcome};
 use super::meter::{self, Meter, Pings};
 use super::priority::{Priority, Schedule};
-use super::request::{Asked, HeadFault, HeadReader, Rules, may_trail};
+use super::request::{Asked, HeadFault, HeadReader, NamedRules, Rules, may_trail};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 use super::signals::depends_on;
 use super::stream::Stream;
@@ -110,8 +110,10 @@ pub struct Heads<'a> {
     pub head: &'a mut Head,
     /// Its bytes.
     pub bytes: &'a mut Vec<u8>,
-    /// What it may be.
+    /// What it may be, until it names a server.
     pub rules: &'a Rules,
+    /// What it may be from the name of a server on.
+    pub named: Option<NamedRules<'a>>,
 }
 
 /// What comes next.
@@ -746,7 +748,10 @@ impl<S> Connection<S> {
         heads: &mut Heads<'_>,
     ) -> Result<Taken, Violation> {
         let rules = heads.rules;
-        let fields_max = rules.fields_max.saturating_add(PSEUDO_FIELDS_MAX);
+        let fields_max = heads
+            .named
+            .map_or(rules.fields_max, |named| named.fields_max)
+            .saturating_add(PSEUDO_FIELDS_MAX);
         let list_size_max = rules
             .head_size_max
             .saturating_add(fields_max.saturating_mul(super::hpack::FIELD_OVERHEAD));
@@ -774,7 +779,7 @@ impl<S> Connection<S> {
         } | 1;
         self.last_stream = stream;
         heads.bytes.reserve(HEAD_USUAL);
-        let mut reader = HeadReader::new(heads.head, rules);
+        let mut reader = HeadReader::new(heads.head, rules, heads.named);
         let outcome = self
             .decoder
             .decode(block, list_size_max, heads.bytes, |field, bytes| {

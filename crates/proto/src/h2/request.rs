@@ -11,6 +11,7 @@ use crate::Span;
 use crate::h1::Field;
 use crate::head::{Head, Places, Refused};
 use crate::header::{Known, KnownSet};
+use crate::host;
 
 /// The protocol as logs show it.
 pub const PROTOCOL: &[u8] = b"HTTP/2.0";
@@ -22,7 +23,7 @@ pub struct Rules {
     pub field_size_max: usize,
     /// Bytes of all names and values: all of those buffers.
     pub head_size_max: usize,
-    /// Fields, `max_headers`.
+    /// Fields: `max_headers`.
     pub fields_max: usize,
     /// Fields with unusual names are left out: `ignore_invalid_headers`.
     pub ignore_invalid: bool,
@@ -32,6 +33,15 @@ pub struct Rules {
     pub merge_slashes: bool,
     /// Whether CONNECT may name a protocol (RFC 8441); its head then is what HTTP/1 would have asked for it with.
     pub extended_connect: bool,
+}
+
+/// The rules of the servers that requests may name, where those are not all the same.
+#[derive(Clone, Copy)]
+pub struct NamedRules<'a> {
+    /// The most fields that any of the servers takes.
+    pub fields_max: usize,
+    /// The rules of the server of this name, in whatever case. `None`: those that hold already.
+    pub of_host: &'a dyn Fn(&[u8]) -> Option<Rules>,
 }
 
 /// Why a request is malformed: it is answered with 400, if at all, and its stream reset.
@@ -198,9 +208,15 @@ pub struct Asked {
 }
 
 /// Gathers the fields of one header block.
+///
+/// The rules for fields are those of the server that the request names, from that name on, as in nginx.
+/// How large a head may be says the server that the connection has begun with.
 pub struct HeadReader<'a> {
     head: &'a mut Head,
-    rules: &'a Rules,
+    rules: Rules,
+    named: Option<NamedRules<'a>>,
+    /// `merge_slashes` of the server that was known when the path came.
+    merge_slashes: bool,
     method: Option<Span>,
     scheme: Option<Span>,
     path: Option<Span>,
@@ -215,11 +231,13 @@ pub struct HeadReader<'a> {
 
 impl<'a> HeadReader<'a> {
     /// A reader into this head, which is emptied.
-    pub fn new(head: &'a mut Head, rules: &'a Rules) -> HeadReader<'a> {
+    pub fn new(head: &'a mut Head, rules: &Rules, named: Option<NamedRules<'a>>) -> HeadReader<'a> {
         head.clear();
         HeadReader {
             head,
-            rules,
+            rules: *rules,
+            named,
+            merge_slashes: rules.merge_slashes,
             method: None,
             scheme: None,
             path: None,
@@ -244,14 +262,14 @@ impl<'a> HeadReader<'a> {
             return;
         }
         let judged = match field.which {
-            Name::Field(known) => self.take_field(field, known),
+            Name::Field(known) => self.take_field(field, known, bytes),
             _ => self.take_pseudo(field, bytes),
         };
         self.fault = judged.err();
     }
 
     #[inline]
-    fn take_field(&mut self, field: Decoded, known: Known) -> Result<(), HeadFault> {
+    fn take_field(&mut self, field: Decoded, known: Known, bytes: &[u8]) -> Result<(), HeadFault> {
         self.in_fields = true;
         if !field.faults.is_none() && !self.is_kept(field)? {
             self.head.ignore(field.name);
@@ -281,7 +299,28 @@ impl<'a> HeadReader<'a> {
             value: field.value,
             known,
         });
+        if known == Known::Host && self.authority.is_none_or(Span::is_empty) {
+            self.choose_rules(field.value, bytes);
+        }
         Ok(())
+    }
+
+    /// Takes over the rules of the server that this names. What names no host is found out at the end
+    /// of the head.
+    #[inline]
+    fn choose_rules(&mut self, name: Span, bytes: &[u8]) {
+        let Some(named) = self.named else {
+            return;
+        };
+        let value = name.of(bytes);
+        let host = host::validate(value).ok();
+        if let Some(rules) = host.and_then(|host| (named.of_host)(host.name.of(value))) {
+            self.rules = Rules {
+                field_size_max: self.rules.field_size_max,
+                head_size_max: self.rules.head_size_max,
+                ..rules
+            };
+        }
     }
 
     /// What is wrong with a field that has come before.
@@ -337,6 +376,14 @@ impl<'a> HeadReader<'a> {
                 Err(HeadFault::Scheme(value))
             }
             Name::Path if !is_target(value.of(bytes)) => Err(HeadFault::Path(value)),
+            Name::Path => {
+                self.merge_slashes = self.rules.merge_slashes;
+                Ok(())
+            }
+            Name::Authority => {
+                self.choose_rules(value, bytes);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -355,16 +402,19 @@ impl<'a> HeadReader<'a> {
         }
         let judged = self.judge(bytes);
         if judged.is_err() && self.head.line().is_empty() {
-            // Logs and the error page tell of what is known.
+            // Logs and the error page tell of what is known, and are those of the server that was
+            // named before the fault.
+            let host = self.head.all(Known::Host).next();
+            let host = host.map(|field| field.value);
             let places = Places {
                 method: self.method.unwrap_or_default(),
                 target: self.path.unwrap_or_default(),
-                authority: None,
+                authority: self.authority.or(host),
             };
             self.head.remove(Known::Host);
             let _ = self
                 .head
-                .settle(places, PROTOCOL, self.rules.merge_slashes, bytes);
+                .settle(places, PROTOCOL, self.merge_slashes, bytes);
         }
         Ok(judged)
     }
@@ -392,7 +442,7 @@ impl<'a> HeadReader<'a> {
             authority: self.authority,
         };
         self.head
-            .settle(places, PROTOCOL, self.rules.merge_slashes, bytes)
+            .settle(places, PROTOCOL, self.merge_slashes, bytes)
             .map_err(|refused| match refused {
                 Refused::Target => HeadFault::Path(target),
                 Refused::Host if self.authority.is_some() => HeadFault::Authority,

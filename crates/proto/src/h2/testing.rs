@@ -537,6 +537,7 @@ impl<'a> Talk<'a> {
                 head: &mut self.head,
                 bytes: &mut self.head_bytes,
                 rules: &RULES,
+                named: None,
             };
             let event = self.server.handle(&input, &mut at, self.second, &mut heads);
             match event.unwrap_or_else(|violation| panic!("the client {violation}")) {

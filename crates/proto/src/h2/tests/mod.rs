@@ -199,6 +199,7 @@ impl Client {
                 head: &mut self.head,
                 bytes: &mut self.bytes,
                 rules: &self.rules,
+                named: None,
             };
             let event = self
                 .machine

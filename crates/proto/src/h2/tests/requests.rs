@@ -1,7 +1,7 @@
 //! Heads of requests: which fields they need, which they must not have, and what is made of them (RFC 9113, section 8; what
 //! nginx answers where the RFC leaves a choice).
 
-use super::super::request::{Asked, HeadFault};
+use super::super::request::{Asked, HeadFault, NamedRules};
 use super::*;
 use crate::header::Known;
 use crate::method::Method;
@@ -37,6 +37,14 @@ impl Read {
 }
 
 fn read_block(rules: &Rules, block: &[u8]) -> Result<Read, Violation> {
+    read_block_for(rules, None, block)
+}
+
+fn read_block_for(
+    rules: &Rules,
+    named: Option<NamedRules<'_>>,
+    block: &[u8],
+) -> Result<Read, Violation> {
     let mut client = Client::usual();
     client.rules = *rules;
     let size = block.len().min(16_384);
@@ -55,6 +63,7 @@ fn read_block(rules: &Rules, block: &[u8]) -> Result<Read, Violation> {
         head: &mut client.head,
         bytes: &mut client.bytes,
         rules,
+        named,
     };
     let event = client.machine.handle(&input, &mut 0, 0, &mut heads)?;
     let Some(Event::Head { asked, .. }) = event else {
@@ -447,6 +456,72 @@ fn crumbs_of_cookies_are_joined() {
 }
 
 #[test]
+fn rules_are_those_of_the_server_that_is_named() {
+    let other = Rules {
+        underscores: true,
+        fields_max: 3,
+        merge_slashes: false,
+        field_size_max: 1,
+        head_size_max: 1,
+        ..RULES
+    };
+    let of_host = |host: &[u8]| (host == b"Other.example").then_some(other);
+    let named = NamedRules {
+        fields_max: 3,
+        of_host: &of_host,
+    };
+    let first = Rules {
+        fields_max: 2,
+        ..RULES
+    };
+    let read = |fields: &[(&str, &str)]| {
+        let read = read_block_for(&first, Some(named), &literal(fields)).unwrap();
+        let names: Vec<String> = read.fields().into_iter().map(|(name, _)| name).collect();
+        let path = String::from_utf8_lossy(read.head.path()).into_owned();
+        (read.asked.err(), names.join(" "), path)
+    };
+    let [method, scheme, path] = [(":method", "GET"), (":scheme", "https"), (":path", "//x")];
+    let authority = (":authority", "Other.example:443");
+    let (before, behind, host) = (("a_a", "1"), ("b_b", "2"), ("host", "Other.example"));
+    let said = |names: &str, path: &str| (None, names.to_owned(), path.to_owned());
+    // From the authority on, which goes before all fields; slashes where it goes before the path.
+    let fields = [method, scheme, authority, path, before, behind];
+    assert_eq!(read(&fields), said("a_a b_b host", "//x"));
+    let fields = [method, scheme, path, authority, before, behind];
+    assert_eq!(read(&fields), said("a_a b_b host", "/x"));
+    // From Host on, where there is no authority.
+    let fields = [method, scheme, path, before, host, behind];
+    assert_eq!(read(&fields), said("host b_b", "/x"));
+    let unknown = (":authority", "unknown.example");
+    let fields = [method, scheme, unknown, path, before, behind];
+    assert_eq!(read(&fields), said("host", "/x"));
+    let fields = [method, scheme, authority, path, before, behind, ("c", "3")];
+    assert_eq!(read(&fields), said("a_a b_b c host", "//x"));
+    let fields = [&fields[..], &[("d", "4")]].concat();
+    let (fault, ..) = read(&fields);
+    assert_eq!(fault, Some(HeadFault::TooMany));
+}
+
+#[test]
+fn a_head_that_is_refused_names_its_server() {
+    let server = |fields: &[(&str, &str)]| {
+        let read = read_block(&RULES, &literal(fields)).unwrap();
+        assert!(read.asked.is_err());
+        let name = read.head.server_name()?.name;
+        Some(String::from_utf8_lossy(name.of(&read.bytes)).into_owned())
+    };
+    let [method, authority] = [(":method", "GET"), (":authority", "a.org:443")];
+    let host = ("host", "b.org");
+    let bad = ("connection", "close");
+    let a = || Some("a.org".to_owned());
+    assert_eq!(server(&[method, authority, bad]), a());
+    assert_eq!(server(&[method, authority, host, bad]), a());
+    assert_eq!(server(&[method, host, bad]), Some("b.org".to_owned()));
+    assert_eq!(server(&[method, bad, host]), None);
+    assert_eq!(server(&[method, (":authority", "a b"), bad]), None);
+}
+
+#[test]
 fn fields_are_counted_without_cookies() {
     let rules = Rules {
         fields_max: 2,
@@ -578,7 +653,7 @@ fn a_malformed_request_is_shown_as_far_as_it_is_known() {
     let line = |read: &Read| String::from_utf8_lossy(read.head.line().of(&read.bytes)).into_owned();
     let read = read_more(&[("upgrade", "h3")]);
     assert_eq!(line(&read), "GET / HTTP/2.0");
-    assert!(read.head.server_name().is_none());
+    assert!(read.head.server_name().is_some());
     let read = self::read(&[(":path", "/a"), (":path", "/b")]);
     assert_eq!(line(&read), " /a HTTP/2.0");
     let read = self::read(&[]);

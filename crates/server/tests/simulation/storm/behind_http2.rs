@@ -69,6 +69,7 @@ pub(super) async fn serve(stream: Stream, begun: Vec<u8>, storm: Rc<Storm>, mut 
                     head: &mut head,
                     bytes: &mut bytes,
                     rules: &RULES,
+                    named: None,
                 };
                 let second = engine::uptime().as_secs() as u32;
                 let mut machine = shared.machine.borrow_mut();
