@@ -359,3 +359,61 @@ fn a_connection_with_others_on_it_is_none_that_was_kept() {
         upstream.assert_clean();
     });
 }
+
+/// Others may be why it has ended, so that each of them has one more try, on another connection.
+#[test]
+fn a_connection_that_others_may_have_had_ended_costs_no_try() {
+    if is_nginx() {
+        return; // requests at once have connections of their own
+    }
+    each(|engine, by| {
+        // By its end, by its end behind a GOAWAY that covers all, and by what is none of the
+        // protocol.
+        let ends: [fn(&mut Peer); 3] = [
+            |peer| peer.close(),
+            |peer| {
+                peer.send(&goaway(u32::MAX >> 1, ErrorCode::EnhanceYourCalm));
+                peer.close();
+            },
+            |peer| peer.send(&[0xff; 9]),
+        ];
+        for end in ends {
+            let upstream = Upstream::bind();
+            let lines = lines("", None);
+            let lines = lines.replace("max_fails=0", "max_fails=1");
+            let server = server(engine, by, &lines, &upstream);
+            let mut client = Client::connect(server.port);
+            let first = client.request("/first", &[]);
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            peer.wait_for_request();
+            let second = client.request("/second", &[]);
+            peer.wait_for_request();
+            // What may have been acted upon is not sent twice.
+            let post = client.request_with("POST", "/post", &[], Some(b"12345"));
+            peer.wait_for_request();
+            end(&mut peer);
+            assert_eq!(client.response(post).status, 502);
+            let mut other = upstream.accept();
+            other.settings(&[]);
+            for _ in 0..2 {
+                let stream = other.wait_for_request().stream;
+                other.answer(stream, "200", b"again");
+            }
+            for stream in [first, second] {
+                assert_eq!(client.response(stream).text(), "again");
+            }
+            assert_eq!(upstream.record().connections, 2);
+            // Where that is lost as well, they fail.
+            let third = client.request("/third", &[]);
+            other.wait_for_request();
+            other.close();
+            let mut last = upstream.accept();
+            last.settings(&[]);
+            last.wait_for_request();
+            last.close();
+            assert_eq!(client.response(third).status, 502);
+            upstream.assert_clean();
+        }
+    });
+}

@@ -361,6 +361,58 @@ fn a_client_that_leaves_ends_its_own_stream() {
     });
 }
 
+/// Servers end connections over which many streams are reset (CVE-2023-44487), and with them what
+/// others ask.
+#[test]
+fn clients_that_go_away_end_no_connection_of_others() {
+    if is_nginx() {
+        return;
+    }
+    each(|engine, by| {
+        let upstream = Upstream::bind();
+        let server = server(engine, by, &kept("keepalive 4;"), &upstream);
+        let mut client = Client::connect(server.port);
+        let first = client.request("/first", &[]);
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        let stays = peer.wait_for_request().stream;
+        peer.wait_for_settings();
+        let mut resets = 0;
+        loop {
+            let asked = client.request("/left", &[]);
+            let Some(stream) = next_request(&mut peer) else {
+                break;
+            };
+            let mut out = Vec::new();
+            frame::put_reset(&mut out, asked, ErrorCode::Cancel);
+            client.send(&out);
+            assert_eq!(peer.wait_for_reset(stream), ErrorCode::Cancel);
+            resets += 1;
+            assert!(resets < 100);
+        }
+        assert!(resets >= 10, "{resets}");
+        // What comes now has another connection. What was under way goes on, and then this one
+        // ends.
+        let mut other = upstream.accept();
+        other.settings(&[]);
+        assert_eq!(other.wait_for_request().path(), "/left");
+        peer.answer(stays, "200", b"first");
+        assert_eq!(client.response(first).text(), "first");
+        peer.wait_for_end();
+        upstream.assert_clean();
+    });
+}
+
+/// The next request on this connection, if there is one.
+fn next_request(peer: &mut Peer) -> Option<u32> {
+    while let Some(heard) = peer.next_soon() {
+        if let Heard::Head(stream, _) = heard {
+            return Some(stream);
+        }
+    }
+    None
+}
+
 #[test]
 fn an_upstream_that_is_not_told_of_its_client_goes_on() {
     let lines = "location / { proxy_pass http://u; proxy_ignore_client_abort on; }

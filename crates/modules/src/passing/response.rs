@@ -281,6 +281,7 @@ pub(crate) fn bad(cause: Causes) -> AttemptError {
         kept: false,
         again: false,
         is_busy: false,
+        is_of_others: false,
     })
 }
 

@@ -575,6 +575,7 @@ pub(super) async fn shake_hands(
         kept: false,
         again: false,
         is_busy: false,
+        is_of_others: false,
     }))
 }
 

@@ -45,6 +45,9 @@ pub(crate) struct Failure {
     pub(super) again: bool,
     /// The peer had too much to do to take it, which is no failure of the peer.
     pub(crate) is_busy: bool,
+    /// Others that shared the connection may be why it has ended: one more try does not count, where
+    /// tries are not limited.
+    pub(super) is_of_others: bool,
 }
 
 /// How a try ends without an answer.
@@ -166,6 +169,9 @@ pub(crate) async fn ask<C: Conversation>(
             }
             Err(AttemptError::Failed(failure)) => {
                 note_failure(request, selection, &failure);
+                if failure.is_of_others && tries.next_upstream_tries == 0 {
+                    selection.try_once_more();
+                }
                 let goes_on =
                     failure.again || may_try_next(request, selection, asking, &failure, began);
                 if goes_on {
@@ -336,6 +342,7 @@ async fn attempt<C: Conversation>(
             kept,
             again: true,
             is_busy: false,
+            is_of_others: false,
         };
         if may_try_next(request, selection, asking, &failure, began) {
             return Err(AttemptError::Failed(failure));
@@ -457,6 +464,7 @@ fn choose(
             kept: false,
             again: false,
             is_busy: false,
+            is_of_others: false,
         })
     })
 }
@@ -668,6 +676,7 @@ fn not_connected(request: &Request, error: &io::Error, address: &Address) -> Fai
         kept: false,
         again: false,
         is_busy: false,
+        is_of_others: false,
     }
 }
 
@@ -705,6 +714,7 @@ pub(crate) fn failed(
         kept: false,
         again: false,
         is_busy: false,
+        is_of_others: false,
     }
 }
 

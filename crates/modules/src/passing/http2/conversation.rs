@@ -64,6 +64,8 @@ pub(crate) struct Http2Conversation<'a> {
     reset: Option<&'a Cell<Option<ErrorCode>>>,
     /// How often a peer has not looked at it.
     unserved: Cell<u32>,
+    /// A connection that it had with others has ended before there was an answer.
+    has_lost: Cell<bool>,
 }
 
 /// An answer whose head has come.
@@ -110,6 +112,7 @@ impl<'a> Http2Conversation<'a> {
             keeps_whole: false,
             reset: None,
             unserved: Cell::new(0),
+            has_lost: Cell::new(false),
         }
     }
 
@@ -349,7 +352,7 @@ impl Http2Conversation<'_> {
             };
             match came {
                 Either::First(Came::Head(Ok(head))) => return Ok(head),
-                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, flow, end)),
+                Either::First(Came::Head(Err(end))) => return Err(self.ended(request, stream, end)),
                 Either::First(Came::Uploaded(Ok(())) | Came::Sent) => {}
                 Either::First(Came::Uploaded(Err(stopped))) => {
                     return Err(not_sent(request, exchange, stopped));
@@ -367,11 +370,18 @@ impl Http2Conversation<'_> {
     }
 
     /// The stream has ended without a head.
-    fn ended(&self, request: &Request, flow: &Flow, end: End) -> AttemptError {
+    fn ended(&self, request: &Request, stream: &StreamHandle, end: End) -> AttemptError {
         if let Some(error) = end.error() {
-            return AttemptError::Failed(failed(request, &error, "recv()", READING));
+            let failure = failed(request, &error, "recv()", READING);
+            if failure.cause == Causes::ERROR && self.is_lost_by_others(stream, end) {
+                return lost();
+            }
+            return AttemptError::Failed(failure);
         }
-        log::error!(request, Error, "{} {READING}", flow.words(end));
+        log::error!(request, Error, "{} {READING}", stream.flow().words(end));
+        if self.is_lost_by_others(stream, end) {
+            return lost();
+        }
         if let End::Reset(code, None) = end {
             self.note_reset(Some(code));
         }
@@ -380,6 +390,13 @@ impl Http2Conversation<'_> {
             End::Lost(..) => bad(Causes::ERROR),
             _ => bad(Causes::INVALID_HEADER),
         }
+    }
+
+    /// Whether a connection has ended that others may have had the peer end, for the first time of
+    /// this request.
+    fn is_lost_by_others(&self, stream: &StreamHandle, end: End) -> bool {
+        let is_of_connection = matches!(end, End::Lost(..) | End::Violated(_));
+        is_of_connection && stream.has_served_others() && !self.has_lost.replace(true)
     }
 
     /// The peer has not looked at the request: it may be sent again, as far as all of it is still there, which is no failure of the peer unless
@@ -396,8 +413,24 @@ impl Http2Conversation<'_> {
             kept: is_patient,
             again: false,
             is_busy: is_patient,
+            is_of_others: false,
         })
     }
+}
+
+/// The connection has ended for what others did on it, as far as anybody knows: the request is sent
+/// once more if it may be sent twice, and that counts against nobody.
+fn lost() -> AttemptError {
+    AttemptError::Failed(Failure {
+        cause: Causes::ERROR,
+        status: 502,
+        doing: READING,
+        sent: true,
+        kept: false,
+        again: false,
+        is_busy: true,
+        is_of_others: true,
+    })
 }
 
 /// The body could not be sent to its end.

@@ -50,6 +50,11 @@ const COPIED_MAX: usize = 4 * 1024;
 /// the connection without having said which they take: nginx from 32 KB on, others from 16 KB on.
 pub(super) const HEAD_SIZE_SHARED: usize = 8 * 1024;
 
+/// Streams that we reset before the connection takes no others. Clients that go away are the cause
+/// of most; servers take some hundred, or fewer in a short time, for an attack (CVE-2023-44487) and
+/// end the connection.
+const RESETS_MAX: u32 = 32;
+
 /// See the module.
 const SILENCE: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -204,8 +209,12 @@ impl Link {
         said.map(|max| max as usize).filter(|max| head_size > *max)
     }
 
-    /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`).
+    /// Whether it has served for long enough (`keepalive_requests`, `keepalive_time`), or has reset
+    /// as many streams as it may.
     fn has_served(&self) -> bool {
+        if self.machine.borrow().resets() >= RESETS_MAX {
+            return true;
+        }
         match self.keepalive.get() {
             Some(keepalive) => {
                 let age = engine::now().saturating_duration_since(self.since);
@@ -296,6 +305,11 @@ impl Link {
             timeout: time,
             ..Keepalive::default()
         }));
+    }
+
+    /// Whether requests have been sent on it beside one.
+    pub(super) fn has_served_others(&self) -> bool {
+        self.requests.get() > 1
     }
 
     /// Whether nothing is under way on it.

@@ -132,6 +132,11 @@ impl StreamHandle {
         self.sender.link.is_unused()
     }
 
+    /// Whether the connection has served others, who may be why it has ended.
+    pub(super) fn has_served_others(&self) -> bool {
+        self.sender.link.has_served_others()
+    }
+
     /// What tells where the answer's body ends.
     pub(super) fn body(&self) -> StreamBody {
         StreamBody(Rc::clone(&self.sender.flow))

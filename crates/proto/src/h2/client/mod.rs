@@ -197,6 +197,8 @@ pub struct Client<S> {
     receive_window: u32,
     /// The number of the next stream.
     next_stream: u32,
+    /// How many streams we have reset.
+    resets: u32,
     /// Streams that we have reset while the server could still send.
     forgiven: VecDeque<u32>,
     /// The last of those that are not known one by one any more: of what is over, none up to it can be told apart from them.
@@ -248,6 +250,7 @@ impl<S> Client<S> {
             send_window_max: i64::from(WINDOW_AT_FIRST),
             receive_window,
             next_stream: 1,
+            resets: 0,
             forgiven: VecDeque::new(),
             forgiven_until: 0,
             served_until: None,
@@ -644,8 +647,7 @@ impl<S> Client<S> {
     /// Resets a stream for what the server did on it.
     fn end_by_fault(&mut self, stream: u32, fault: StreamFault) -> Option<Event> {
         let code = fault.code();
-        frame::put_reset(&mut self.output, stream, code);
-        self.forgive(stream);
+        self.put_reset(stream, code);
         self.close(stream).then_some(Event::Reset {
             stream,
             code,
@@ -671,8 +673,10 @@ impl<S> Client<S> {
         was_open
     }
 
-    /// Remembers a stream that we have reset.
-    fn forgive(&mut self, stream: u32) {
+    /// Resets a stream, and remembers that.
+    fn put_reset(&mut self, stream: u32, code: ErrorCode) {
+        frame::put_reset(&mut self.output, stream, code);
+        self.resets = self.resets.saturating_add(1);
         if self.forgiven.len() >= FORGIVEN_MAX
             && let Some(first) = self.forgiven.pop_front()
         {

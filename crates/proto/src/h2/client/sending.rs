@@ -119,6 +119,12 @@ impl<S> Client<S> {
         }
     }
 
+    /// How many streams we have reset.
+    #[must_use]
+    pub fn resets(&self) -> u32 {
+        self.resets
+    }
+
     /// How many streams are not released.
     #[must_use]
     pub fn live(&self) -> usize {
@@ -330,8 +336,7 @@ impl<S> Client<S> {
     /// Resets a stream, unless both halves of it have ended.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.close(stream) {
-            frame::put_reset(&mut self.output, stream, code);
-            self.forgive(stream);
+            self.put_reset(stream, code);
         }
     }
 
@@ -348,8 +353,7 @@ impl<S> Client<S> {
                 // The response has come, and did not need the rest of the request (RFC 9113, section 8.1).
                 false => ErrorCode::NoError,
             };
-            frame::put_reset(&mut self.output, stream, code);
-            self.forgive(stream);
+            self.put_reset(stream, code);
         }
         Some(known.user)
     }
