@@ -36,6 +36,7 @@ use crate::tls::Opened;
 /// What a server may send, so that no body waits for credit.
 pub(crate) const LIMITS: Limits = Limits {
     stream_window: 1 << 30,
+    stream_window_max: 1 << 30,
     head_size_max: HEAD_BYTES_MAX,
 };
 

@@ -156,8 +156,10 @@ impl<'a> Talk<'a> {
             block_size_max: 32 * 1024,
             extended_connect: choices.chance(128),
         };
+        let window = choices.of(&windows);
         let of_client = client::Limits {
-            stream_window: choices.of(&windows),
+            stream_window: window,
+            stream_window_max: window * choices.of(&[1, 3]),
             head_size_max: 8 * 1024,
         };
         let mut talk = Talk {

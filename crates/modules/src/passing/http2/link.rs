@@ -31,8 +31,12 @@ use super::flow::{End, Flow};
 use super::head::RequestHead;
 use super::links::{Links, Permit};
 
-/// Bytes of an answer's body that a peer may send before any of it is taken on.
-const WINDOW: u32 = 256 * 1024;
+/// Bytes of an answer's body that a peer may send before any of it is taken on: about as many as
+/// `*_buffers` hold.
+const WINDOW: u32 = 64 * 1024;
+
+/// The same of an answer that is taken on as it comes.
+const WINDOW_MAX: u32 = 256 * 1024;
 
 /// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.
 const HEAD_SIZE_MAX: usize = 256 * 1024;
@@ -150,6 +154,7 @@ impl Link {
     ) -> Link {
         let limits = Limits {
             stream_window: WINDOW,
+            stream_window_max: WINDOW_MAX,
             head_size_max: HEAD_SIZE_MAX,
         };
         let now = engine::now();

@@ -42,6 +42,9 @@ const FORGIVEN_MAX: usize = 1024;
 /// Streams that are opened before the server has said how many it takes: as few as any should take (RFC 9113, section 6.5.2).
 const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
+/// Bytes by which windows of streams are larger than at first, all together.
+const WIDER_MAX: u32 = 1024 * 1024;
+
 /// Fields of a response at most.
 const FIELDS_MAX: usize = 1000;
 
@@ -50,6 +53,8 @@ const FIELDS_MAX: usize = 1000;
 pub struct Limits {
     /// Bytes of one response's body that may come before any of it is consumed.
     pub stream_window: u32,
+    /// The same of one that is consumed as it comes, as far as not too many do so at once.
+    pub stream_window_max: u32,
     /// Bytes of the names and values of one response's head, and of its block as it comes.
     pub head_size_max: usize,
 }
@@ -154,8 +159,12 @@ struct Stream<S> {
     held: i64,
     /// How many bytes the server may send.
     receive_window: u32,
+    /// The most that may come before any of it is consumed.
+    window: u32,
     /// Bytes that have come and not been consumed.
     unread: u32,
+    /// Bytes that have been consumed since the window became so large.
+    read: u32,
     /// What is left of the announced length of the body.
     length_left: Option<u64>,
 }
@@ -188,13 +197,16 @@ pub struct Client<S> {
     streams: Map<u32, Stream<S>>,
     /// Streams that have something to send and may, in turn.
     queue: VecDeque<u32>,
-    /// Those that would have their turn, but have [their share](Self::share) of the connection's window.
+    /// Those that would have their turn, but have [their share](Self::share) of the connection's
+    /// window.
     held_back: Vec<u32>,
     peer: Settings,
     send_window: i64,
     /// The most that has been.
     send_window_max: i64,
     receive_window: u32,
+    /// See [`WIDER_MAX`].
+    wider: u32,
     /// The number of the next stream.
     next_stream: u32,
     /// How many streams we have reset.
@@ -249,6 +261,7 @@ impl<S> Client<S> {
             send_window: i64::from(WINDOW_AT_FIRST),
             send_window_max: i64::from(WINDOW_AT_FIRST),
             receive_window,
+            wider: 0,
             next_stream: 1,
             resets: 0,
             forgiven: VecDeque::new(),

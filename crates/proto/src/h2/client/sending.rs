@@ -5,12 +5,13 @@
 //! [`put_data`](Client::put_data) or [`sent`](Client::sent) for each part; [`release`](Client::release) once the response has
 //! come, or its user gives it up. [`consumed`](Client::consumed) gives credit for what was read of the response's body.
 //!
-//! **Shares.** Streams spend one window, the connection's, and a server that does not read one of them gives no credit for it
-//! again. So the last part of that window, [`reserve`](Client::reserve), is for streams that hold little of it: an upload that is
-//! not read stops no other. Most of the window may be used by one stream all the same, because many servers give credit only
-//! when half of it is used. A stream that is alone may use all.
+//! **Shares.** Streams spend one window, the connection's, and a server that does not read one of
+//! them gives no credit for it again. So the last part of that window,
+//! [`reserve`](Client::reserve), is for streams that hold little of it: an upload that is not read
+//! stops no other. Most of the window may be used by one stream all the same, because many servers
+//! give credit only when half of it is used. A stream that is alone may use all.
 
-use super::{Client, STREAMS_BEFORE_SETTINGS, Stream, enqueue};
+use super::{Client, STREAMS_BEFORE_SETTINGS, Stream, WIDER_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
 use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, STREAM_MAX, flags};
 use crate::h2::hpack::Field;
@@ -19,7 +20,8 @@ use crate::h2::settings::Settings;
 /// Bytes of a body that one stream sends before others have their turn.
 pub(super) const QUANTUM: u32 = 16 * 1024;
 
-/// Bytes of the connection's window that are enough for streams that hold little of it, however large it is.
+/// Bytes of the connection's window that are enough for streams that hold little of it, however
+/// large it is.
 const RESERVE_MAX: i64 = 1024 * 1024;
 
 /// What a request is, beside its fields.
@@ -76,7 +78,8 @@ impl<S> Client<S> {
         self.served_until.is_some() || self.next_stream > STREAM_MAX
     }
 
-    /// Whether so much of the connection's window is left that another request need not wait for it.
+    /// Whether so much of the connection's window is left that another request need not wait for
+    /// it.
     #[must_use]
     pub fn has_window(&self) -> bool {
         self.send_window > self.reserve()
@@ -93,7 +96,8 @@ impl<S> Client<S> {
         if self.streams.len() == 1 {
             return left;
         }
-        // Servers give credit to the connection alone where a stream has much: no stream holds more than all together.
+        // Servers give credit to the connection alone where a stream has much: no stream holds more
+        // than all together.
         let held = held.min(self.send_window_max - left);
         // Of the reserve each takes a part of what those before it have left.
         let of_reserve = (left + 3) / 4 - held;
@@ -211,7 +215,9 @@ impl<S> Client<S> {
                 send_window: i64::from(self.peer.initial_window),
                 held: 0,
                 receive_window: self.limits.stream_window,
+                window: self.limits.stream_window,
                 unread: 0,
+                read: 0,
                 length_left: None,
             },
         );
@@ -315,14 +321,24 @@ impl<S> Client<S> {
         );
     }
 
-    /// Gives credit for bytes of a response's body that have been read.
+    /// Gives credit for bytes of a response's body that have been read. A stream that is read as it
+    /// comes gets a wider window, for servers that are far away; what lies unread of many streams
+    /// stays little.
     pub fn consumed(&mut self, stream: u32, bytes: usize) {
-        let window = self.limits.stream_window;
         let Some(known) = self.streams.get_mut(&stream) else {
             return;
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(known.unread);
         known.unread -= bytes;
+        known.read = known.read.saturating_add(bytes);
+        let mut window = known.window;
+        if known.read / 2 >= window && window < self.limits.stream_window_max {
+            let more = window.min(self.limits.stream_window_max - window);
+            let more = more.min(WIDER_MAX.saturating_sub(self.wider));
+            self.wider += more;
+            window += more;
+            (known.window, known.read) = (window, 0);
+        }
         // What the server could be let send again.
         let credit = window
             .saturating_sub(known.receive_window)
@@ -344,6 +360,7 @@ impl<S> Client<S> {
     pub fn release(&mut self, stream: u32) -> Option<S> {
         self.drop_body(stream);
         let known = self.streams.remove(&stream)?;
+        self.wider -= known.window - self.limits.stream_window;
         if self.streams.len() == 1 {
             self.call_held_back();
         }

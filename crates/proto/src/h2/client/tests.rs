@@ -10,6 +10,7 @@ use crate::header::Known;
 
 const LIMITS: Limits = Limits {
     stream_window: 1 << 20,
+    stream_window_max: 1 << 20,
     head_size_max: 8192,
 };
 

@@ -138,6 +138,7 @@ impl Talk {
         let stream = crate::client::connect(address).await?;
         let machine = Client::new(Limits {
             stream_window: manners.window,
+            stream_window_max: manners.window,
             head_size_max: 16 * 1024,
         });
         Ok(Talk {

@@ -128,6 +128,7 @@ fn windows_that_become_too_large_are_the_servers_fault() {
 fn credit_is_given_in_large_steps() {
     let mut client = Client::new(Limits {
         stream_window: 40_000,
+        stream_window_max: 40_000,
         ..LIMITS
     });
     feed(&mut client, &settings(&[])).unwrap();
@@ -173,6 +174,55 @@ fn credit_is_given_in_large_steps() {
         }
     }
     assert!(credit > WINDOW_MAX / 2);
+}
+
+/// Has a server send as much on a stream as it may; how much that is. `is_read`: at once.
+fn receive(client: &mut Client<u32>, stream: u32, is_read: bool) -> usize {
+    let mut received = 0;
+    loop {
+        let window = client.windows(Some(stream)).unwrap().receives.unwrap();
+        let length = usize::try_from(window).unwrap().min(16_384);
+        if length == 0 || received > 10_000_000 {
+            return received;
+        }
+        feed(client, &data(stream, &vec![0; length], false)).unwrap();
+        client.clear_output();
+        received += length;
+        if is_read {
+            client.consumed(stream, length);
+        }
+    }
+}
+
+#[test]
+fn windows_become_wider_for_streams_that_are_read() {
+    let mut client = Client::new(Limits {
+        stream_window: 65_536,
+        stream_window_max: 262_144,
+        ..LIMITS
+    });
+    feed(&mut client, &settings(&[])).unwrap();
+    let streams: Vec<u32> = (0..20).map(|_| open(&mut client, true).unwrap()).collect();
+    for stream in &streams {
+        feed(&mut client, &head(*stream, 200, &[], false)).unwrap();
+    }
+    // One that is not read, and one that is, until it is not.
+    assert_eq!(receive(&mut client, streams[0], false), 65_536);
+    assert!(receive(&mut client, streams[1], true) > 1_000_000);
+    let left = |client: &mut Client<u32>, stream| receive(client, stream, false) as u32;
+    let most = left(&mut client, streams[1]);
+    assert!((131_072..=262_144).contains(&most), "{most}");
+    // All together lie within a bound, and what one had another may have.
+    let mut unread = 65_536 + most;
+    for stream in &streams[2..] {
+        receive(&mut client, *stream, true);
+        unread += left(&mut client, *stream);
+    }
+    assert!(unread <= 20 * 65_536 + (1 << 20), "{unread}");
+    for stream in streams {
+        client.release(stream);
+    }
+    assert_eq!(client.wider, 0);
 }
 
 #[test]

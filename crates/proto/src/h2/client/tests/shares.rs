@@ -60,7 +60,8 @@ fn a_stream_that_is_not_read_leaves_some_for_others() {
     let third = send_all(&mut client, &streams)[2];
     assert!((left / 8..left / 4).contains(&third));
     assert!(client.send_window as usize > left / 2);
-    // Nothing is held back for ever: with credit for the stream alone, and for the connection, they go on.
+    // Nothing is held back for ever: with credit for the stream alone, and for the connection, they
+    // go on.
     feed(&mut client, &update(streams[1], second[1])).unwrap();
     assert!(send_all(&mut client, &streams)[1] > 0);
     feed(&mut client, &update(0, WINDOW)).unwrap();
