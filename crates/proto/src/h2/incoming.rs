@@ -80,7 +80,7 @@ impl Frames {
         &mut self,
         input: &[u8],
         at: &mut usize,
-        examine: impl Fn(FrameHead) -> Result<(), Violation>,
+        mut examine: impl FnMut(FrameHead) -> Result<(), Violation>,
     ) -> Result<Incoming, Violation> {
         loop {
             let rest = input.get(*at..).unwrap_or_default();

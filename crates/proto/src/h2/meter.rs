@@ -71,6 +71,31 @@ impl Pings {
     }
 }
 
+/// What comes as an answer to something that was sent, and so is permitted as often as that was.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answers {
+    meter: Meter,
+    permitted: u32,
+}
+
+impl Answers {
+    /// So many more may come; no more than a second's.
+    #[inline]
+    pub fn permit(&mut self, more: u32, max: u32) {
+        self.permitted = self.permitted.saturating_add(more).min(max);
+    }
+
+    /// Counts one; whether there have been too many in this second.
+    #[inline]
+    pub fn exceeds(&mut self, second: u32, max: u32) -> bool {
+        if let Some(left) = self.permitted.checked_sub(1) {
+            self.permitted = left;
+            return false;
+        }
+        self.meter.exceeds(second, max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,7 +28,7 @@ use super::error::{ErrorCode, StreamFault, Violation};
 use super::frame::{self, FrameHead, Kind, PREFACE, STREAM_MAX, flags};
 use super::hpack::{Decoder, Encoder, FIELD_OVERHEAD, TABLE_SIZE_DEFAULT};
 use super::incoming::{Frames, Incoming, Payload};
-use super::meter::{self, Meter, Pings};
+use super::meter::{self, Answers, Meter, Pings};
 use super::response::{ResponseFault, ResponseHead};
 use super::settings::{self, Settings, WINDOW_AT_FIRST, WINDOW_MAX};
 pub use sending::Opening;
@@ -220,9 +220,34 @@ pub struct Client<S> {
     /// Streams above that, which its user does not know of yet.
     not_served: Vec<u32>,
     output: Vec<u8>,
+    meters: Meters,
+    second: u32,
+}
+
+/// What the server does too often.
+#[derive(Debug, Default)]
+struct Meters {
     pings: Pings,
     settings: Meter,
-    second: u32,
+    empty: Meter,
+    small: Meter,
+    priorities: Meter,
+    /// Heads on streams that are over.
+    late: Meter,
+    /// Resets, of which each request may have one.
+    resets: Answers,
+    /// Credit, beside some for each part of a body that was sent.
+    updates: Answers,
+}
+
+impl Meters {
+    /// Counts a frame that says nothing.
+    fn count_empty(&mut self, second: u32) -> Result<(), Violation> {
+        if self.empty.exceeds(second, meter::EMPTY_MAX) {
+            return Err(Violation::Flood);
+        }
+        Ok(())
+    }
 }
 
 impl<S> Client<S> {
@@ -269,8 +294,7 @@ impl<S> Client<S> {
             served_until: None,
             not_served: Vec::new(),
             output,
-            pings: Pings::default(),
-            settings: Meter::default(),
+            meters: Meters::default(),
             second: 0,
         }
     }
@@ -294,7 +318,13 @@ impl<S> Client<S> {
         }
         loop {
             let awaits = self.awaits;
-            let incoming = self.frames.next(input, at, |head| examine(awaits, head))?;
+            let meters = &mut self.meters;
+            let incoming = self.frames.next(input, at, |head| {
+                if let Kind::Unknown(_) = head.kind {
+                    meters.count_empty(second)?;
+                }
+                examine(awaits, head)
+            })?;
             let event = match incoming {
                 Incoming::Nothing => return Ok(None),
                 Incoming::Frame(head, payload) => self.frame(head, payload, input)?,
@@ -356,7 +386,7 @@ impl<S> Client<S> {
             Kind::Ping => self.ping(head, bytes),
             Kind::GoAway => self.goes_away(head, bytes),
             Kind::WindowUpdate => self.window_update(head, bytes),
-            Kind::Priority => priority(head),
+            Kind::Priority => self.priority(head),
             // Only clients send these (RFC 9218, section 7.1).
             Kind::PriorityUpdate => Err(Violation::PriorityUpdate),
             Kind::PushPromise => Err(Violation::PushPromise),
@@ -385,6 +415,13 @@ impl<S> Client<S> {
         }
         let data = length - u32::from(head.has(flags::PADDED)) - padding;
         let ends = head.has(flags::END_STREAM);
+        let small = meter::SMALL_DATA_MAX;
+        if length == 0 && !ends {
+            self.meters.count_empty(self.second)?;
+        } else if data < meter::SMALL_DATA && !ends && self.meters.small.exceeds(self.second, small)
+        {
+            return Err(Violation::TooMany("small DATA frames"));
+        }
         self.body = Body {
             stream,
             ends,
@@ -548,10 +585,13 @@ impl<S> Client<S> {
         // Whatever becomes of it, the table must follow.
         let read = self.read_block(is_trailers, block)?;
         if !receives {
-            return match is_forgiven(&self.forgiven, self.forgiven_until, stream) {
-                true => Ok(None),
-                false => Err(Violation::HeadersAfterEnd(stream)),
-            };
+            if !is_forgiven(&self.forgiven, self.forgiven_until, stream) {
+                return Err(Violation::HeadersAfterEnd(stream));
+            }
+            if self.meters.late.exceeds(self.second, meter::RESETS_MAX) {
+                return Err(Violation::TooMany("HEADERS frames for closed streams"));
+            }
+            return Ok(None);
         }
         if let Err(fault) = read {
             return Ok(self.end_by_fault(stream, StreamFault::Response(stream, fault)));
@@ -641,6 +681,9 @@ impl<S> Client<S> {
         if self.is_idle(head.stream) {
             return Err(Violation::Identifier("RST_STREAM"));
         }
+        if self.meters.resets.exceeds(self.second, meter::RESETS_MAX) {
+            return Err(Violation::TooMany("RST_STREAM frames"));
+        }
         let code = ErrorCode::from_number(u32::from_be_bytes(code));
         let was_open = self.close(head.stream);
         // One behind the end of both halves is told as well, unless it is about the request: nothing more of that was needed, or it was
@@ -702,18 +745,17 @@ impl<S> Client<S> {
         if head.stream != 0 {
             return Err(Violation::Identifier("SETTINGS"));
         }
-        if head.has(flags::ACK) {
-            return match payload.is_empty() {
-                true => Ok(None),
-                false => Err(Violation::Length("SETTINGS", head.length)),
-            };
-        }
+        let is_answer = head.has(flags::ACK);
         let (pairs, rest) = payload.as_chunks::<6>();
-        if !rest.is_empty() {
+        if !rest.is_empty() || is_answer && !payload.is_empty() {
             return Err(Violation::Length("SETTINGS", head.length));
         }
-        if self.settings.exceeds(self.second, meter::SETTINGS_MAX) {
+        let settings = &mut self.meters.settings;
+        if settings.exceeds(self.second, meter::SETTINGS_MAX) {
             return Err(Violation::TooMany("SETTINGS frames"));
+        }
+        if is_answer {
+            return Ok(None);
         }
         let before = self.peer;
         for [n0, n1, v0, v1, v2, v3] in pairs {
@@ -766,9 +808,10 @@ impl<S> Client<S> {
             return Err(Violation::Identifier("PING"));
         }
         if head.has(flags::ACK) {
+            self.meters.count_empty(self.second)?;
             return Ok(Some(Event::Pong));
         }
-        if self.pings.exceeds(self.second) {
+        if self.meters.pings.exceeds(self.second) {
             return Err(Violation::TooMany("PING frames"));
         }
         frame::put_ping(&mut self.output, true, payload);
@@ -784,6 +827,7 @@ impl<S> Client<S> {
         };
         let last = u32::from_be_bytes([*l0, *l1, *l2, *l3]) & STREAM_MAX;
         let code = ErrorCode::from_number(u32::from_be_bytes([*c0, *c1, *c2, *c3]));
+        self.meters.count_empty(self.second)?;
         let last = self.served_until.map_or(last, |before| before.min(last));
         self.served_until = Some(last);
         let above = self.streams.keys().copied().filter(|stream| *stream > last);
@@ -803,6 +847,10 @@ impl<S> Client<S> {
             return Err(Violation::Length("WINDOW_UPDATE", head.length));
         };
         let increment = u32::from_be_bytes(bytes) & STREAM_MAX;
+        let updates = &mut self.meters.updates;
+        if increment < 1024 && updates.exceeds(self.second, meter::WINDOW_UPDATES_MAX) {
+            return Err(Violation::TooMany("WINDOW_UPDATE frames"));
+        }
         if head.stream == 0 {
             if increment == 0 {
                 return Err(Violation::NoIncrement);
@@ -840,6 +888,20 @@ impl<S> Client<S> {
         enqueue(&mut self.queue, head.stream, stream);
         Ok(None)
     }
+
+    /// PRIORITY, which means nothing any more.
+    fn priority(&mut self, head: FrameHead) -> Result<Option<Event>, Violation> {
+        match (head.length, head.stream) {
+            (5, 1..) => {}
+            (5, 0) => return Err(Violation::Identifier("PRIORITY")),
+            _ => return Err(Violation::Length("PRIORITY", head.length)),
+        }
+        let priorities = &mut self.meters.priorities;
+        if priorities.exceeds(self.second, meter::PRIORITIES_MAX) {
+            return Err(Violation::TooMany("PRIORITY frames"));
+        }
+        Ok(None)
+    }
 }
 
 /// What can be said of a frame before its payload has come.
@@ -859,15 +921,6 @@ fn examine(awaits: Awaits, head: FrameHead) -> Result<(), Violation> {
         },
         _ if head.kind == Kind::Continuation => Err(Violation::UnexpectedContinuation),
         _ => Ok(()),
-    }
-}
-
-/// PRIORITY, which means nothing any more.
-fn priority(head: FrameHead) -> Result<Option<Event>, Violation> {
-    match (head.length, head.stream) {
-        (5, 1..) => Ok(None),
-        (5, 0) => Err(Violation::Identifier("PRIORITY")),
-        _ => Err(Violation::Length("PRIORITY", head.length)),
     }
 }
 

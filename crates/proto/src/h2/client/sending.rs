@@ -15,6 +15,7 @@ use super::{Client, STREAMS_BEFORE_SETTINGS, Stream, WIDER_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
 use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, STREAM_MAX, flags};
 use crate::h2::hpack::Field;
+use crate::h2::meter;
 use crate::h2::settings::Settings;
 
 /// Bytes of a body that one stream sends before others have their turn.
@@ -23,6 +24,9 @@ pub(super) const QUANTUM: u32 = 16 * 1024;
 /// Bytes of the connection's window that are enough for streams that hold little of it, however
 /// large it is.
 const RESERVE_MAX: i64 = 1024 * 1024;
+
+/// WINDOW_UPDATE frames that may come for a DATA frame: for its stream, and for the connection.
+const UPDATES_OF_DATA: u32 = 2;
 
 /// What a request is, beside its fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,6 +196,7 @@ impl<S> Client<S> {
         let Opening { ends, is_head } = opening;
         let stream = self.next_stream;
         self.next_stream += 2;
+        self.meters.resets.permit(1, meter::RESETS_MAX);
         let size_max = self.peer.frame_size_max as usize;
         frame::put_header_block(
             &mut self.output,
@@ -280,7 +285,9 @@ impl<S> Client<S> {
             flags: if ends { flags::END_STREAM } else { 0 },
             stream,
         };
-        self.pings.permit();
+        self.meters.pings.permit();
+        let updates = &mut self.meters.updates;
+        updates.permit(UPDATES_OF_DATA, meter::WINDOW_UPDATES_MAX);
         self.send_window -= bytes as i64;
         if let Some(known) = self.streams.get_mut(&stream) {
             known.send_window -= bytes as i64;

@@ -1,6 +1,7 @@
 //! The client's machine against a server that is written out frame by frame.
 
 mod bodies;
+mod floods;
 mod shares;
 
 use super::*;
