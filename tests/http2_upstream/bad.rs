@@ -572,6 +572,59 @@ fn beside(server: &Server, upstream: &Upstream, case: &Case, drips: bool) -> Opt
     (more > 0).then(|| format!("{more} connections more"))
 }
 
+#[test]
+fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole() {
+    let lines = "location / { by_pass by://UP; access_log logs/access.log done; }
+        [http]
+        proxy_buffering off; log_format done '$status \"$request_completion\" $body_bytes_sent';";
+    // Whether a part of the answer has left before what is reset, and by which code.
+    each(|engine, by| {
+        for (has_begun, code) in [
+            (false, ErrorCode::InternalError),
+            (false, ErrorCode::NoError),
+            (true, ErrorCode::InternalError),
+            (true, ErrorCode::NoError),
+        ] {
+            let upstream = Upstream::bind();
+            let server = server(engine, by, lines, &upstream);
+            for version in ["1.0", "1.1"] {
+                let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                client.set_read_timeout(Some(PATIENCE)).unwrap();
+                let head = format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n");
+                client.write_all(head.as_bytes()).unwrap();
+                let mut peer = upstream.accept();
+                peer.settings(&[]);
+                let stream = peer.wait_for_request().stream;
+                if has_begun {
+                    peer.send(&[ok(stream), data(stream, b"begun", false)].concat());
+                    while client.peek(&mut [0; 1000]).unwrap() < 100 {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                } else {
+                    peer.send(&ok(stream));
+                }
+                let end = [data(stream, b"more", false), reset(stream, code)];
+                peer.send(&end.concat());
+                let answer = super::read_answer(&mut client, false);
+                assert!(!answer.is_whole, "{version}: {answer:?}");
+                // What ends with its connection would pass for the whole.
+                if version == "1.0" && !has_begun {
+                    assert_eq!(answer.text(), "", "{code:?}");
+                }
+                if version == "1.1" && !is_nginx() {
+                    let begun = if has_begun { "begun" } else { "" };
+                    assert_eq!(answer.text(), format!("{begun}more"), "{code:?}");
+                }
+            }
+            server.wait_for_line("access.log", "200");
+            for line in server.log("access.log").lines() {
+                assert!(line.contains("\"\""), "{line}");
+            }
+            upstream.assert_clean();
+        }
+    });
+}
+
 /// While a client of HTTP/1 sends its body, interim heads are read as they come: only so many of them, however short.
 #[test]
 fn interim_heads_are_bounded_beside_a_body_that_comes() {

@@ -300,6 +300,16 @@ async fn next_piece(
                 request.sent.complete = true;
                 return Err(Abort::Upstream);
             }
+            Given::Broken(Break::Reset) => {
+                request.sent.complete = false;
+                // A body that ends with its connection would pass for the whole, so that what waits
+                // of it goes no further: as with nginx a client of which nothing has been sent yet
+                // gets no answer.
+                if !exchange.ends_with_connection() {
+                    beside(source, reader, pin!(exchange.send_what_waits(request))).await?;
+                }
+                return Err(Abort::UpstreamFraming);
+            }
             Given::Broken(Break::Framing | Break::Unkept | Break::Request) => {
                 request.sent.complete = false;
                 return Err(Abort::UpstreamFraming);

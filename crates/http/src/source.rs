@@ -38,6 +38,9 @@ pub enum Given {
 pub enum Break {
     /// Its end is missing: what has come is good.
     Unfinished,
+    /// The upstream has ended it before its end, and says so: what has come is good, and the client
+    /// is told that it is not the whole.
+    Reset,
     /// It breaks its framing.
     Framing,
     /// What has come of it could not be kept.
@@ -198,6 +201,9 @@ mod tests {
         assert!(matches!(outcome, Err(Abort::Upstream)));
         assert_eq!((&*body, complete), (&b"a"[..], true));
         let (outcome, body, complete) = sent([piece("a"), Given::Broken(Break::Framing)]);
+        assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
+        assert_eq!((&*body, complete), (&b"a"[..], false));
+        let (outcome, body, complete) = sent([piece("a"), Given::Broken(Break::Reset)]);
         assert!(matches!(outcome, Err(Abort::UpstreamFraming)));
         assert_eq!((&*body, complete), (&b"a"[..], false));
     }

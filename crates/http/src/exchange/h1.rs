@@ -624,6 +624,11 @@ impl H1 {
             }
         }
     }
+
+    /// Whether the end of the connection is all that tells the client where the body ends.
+    pub(super) fn ends_with_connection(&self) -> bool {
+        self.head_sent && !self.chunked && self.announced.is_none()
+    }
 }
 
 impl Wire for H1 {

@@ -368,6 +368,14 @@ impl Exchange {
         Some(self.encoder_holds_since? + ENCODER_PATIENCE)
     }
 
+    /// Whether the end of the connection is all that tells the client where the body ends.
+    pub fn ends_with_connection(&self) -> bool {
+        match &self.protocol {
+            Protocol::H1(h1) => h1.ends_with_connection(),
+            _ => false,
+        }
+    }
+
     /// What has been given so far leaves now, as far as no encoder holds it, because nothing more
     /// stands ready.
     pub async fn send_what_waits(&mut self, request: &mut Request) -> Result<(), Abort> {

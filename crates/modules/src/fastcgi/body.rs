@@ -119,8 +119,8 @@ impl Framing for RecordsOfBody {
         Some(true)
     }
 
-    fn closed(&mut self) -> Result<(), String> {
+    fn closed(&mut self) -> Result<(), (Break, String)> {
         let closed = self.decoder.closed(self.needs_end);
-        closed.map_err(|fault| fault.to_string())
+        closed.map_err(|fault| (Break::Unfinished, fault.to_string()))
     }
 }

@@ -168,7 +168,7 @@ pub(super) fn of_broken(outcome: &Outcome, broken: Break) -> Status {
     }
     match (outcome.reset(), broken) {
         (Some(code), _) => of_code(code),
-        (None, Break::Unfinished) => of_status(502),
+        (None, Break::Unfinished | Break::Reset) => of_status(502),
         (None, _) => (status::INTERNAL, b"upstream sent an invalid answer"),
     }
 }

@@ -3,6 +3,7 @@
 use engine::Buffer;
 use http::exchange::intake::take_front;
 use http::log::Level;
+use http::source::Break;
 use proto::memcached::{Body, INVALID_TRAILER};
 
 use crate::passing::body::{Framed, Framing};
@@ -70,7 +71,8 @@ impl Framing for Value {
         Some(true)
     }
 
-    fn closed(&mut self) -> Result<(), String> {
-        Err("upstream prematurely closed connection".to_owned())
+    fn closed(&mut self) -> Result<(), (Break, String)> {
+        let text = "upstream prematurely closed connection".to_owned();
+        Err((Break::Unfinished, text))
     }
 }

@@ -83,7 +83,12 @@ pub(crate) trait Framing {
     fn next(&mut self, received: &mut Buffer) -> Framed;
 
     /// The upstream sends nothing more: whether that is the end of the body, or what there is to log of one that has none.
-    fn closed(&mut self) -> Result<(), String>;
+    fn closed(&mut self) -> Result<(), (Break, String)>;
+
+    /// Whether the upstream has broken it off behind what has been received.
+    fn is_broken_off(&self) -> bool {
+        false
+    }
 
     /// Where a body has come whole in one piece, and there is nothing to log of it: leaves that piece alone in `received`, and tells
     /// whether the connection may serve another request. Else nothing has changed.
@@ -113,6 +118,11 @@ pub(crate) enum Framed {
 }
 
 impl Remaining {
+    /// Whether it is known already that nothing follows what has been received, nor the end.
+    fn is_broken_off(&self) -> bool {
+        matches!(self, Remaining::Framed(framing) if framing.is_broken_off())
+    }
+
     fn is_nothing(&self) -> bool {
         matches!(
             self,
@@ -287,7 +297,10 @@ impl UpstreamBody {
                         self.may_go_on = false;
                         return self.end();
                     }
-                    Err(text) => format!("{text} {READING_BODY}").into(),
+                    Err((broken, text)) => {
+                        let text = format!("{text} {READING_BODY}");
+                        return self.break_off(broken, Told::new(Level::Error, text));
+                    }
                 },
                 _ => "upstream prematurely closed connection while reading upstream".into(),
             },
@@ -636,7 +649,7 @@ impl Source for UpstreamBody {
                 None => {}
             }
             if let Some(bytes) = self.take() {
-                self.flush_next = self.flush;
+                self.flush_next = self.flush && !self.remaining.is_broken_off();
                 return Given::Piece(Piece::Bytes(bytes));
             }
             self.settle();

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use engine::Buffer;
 use http::response::Field;
+use http::source::Break;
 
 use super::flow::{End, Flow};
 use crate::passing::body::{Framed, Framing};
@@ -16,11 +17,18 @@ impl Framing for StreamBody {
         Framed::Bytes(std::mem::take(received).into_bytes())
     }
 
-    fn closed(&mut self) -> Result<(), String> {
-        match self.0.end() {
-            Some(End::Whole) => Ok(()),
-            end => Err(self.0.words(end.unwrap_or(End::Whole))),
+    fn closed(&mut self) -> Result<(), (Break, String)> {
+        let end = self.0.end().unwrap_or(End::Whole);
+        match end {
+            End::Whole => Ok(()),
+            End::Lost(..) => Err((Break::Unfinished, self.0.words(end))),
+            _ => Err((Break::Reset, self.0.words(end))),
         }
+    }
+
+    fn is_broken_off(&self) -> bool {
+        let end = self.0.end();
+        end.is_some_and(|end| !matches!(end, End::Whole | End::Lost(..)))
     }
 
     fn whole(&mut self, _: &mut Buffer) -> Option<bool> {

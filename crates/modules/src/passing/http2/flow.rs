@@ -171,9 +171,6 @@ impl Flow {
         if self.end.get().is_none() || is_reset {
             self.end.set(Some(end));
         }
-        if is_reset {
-            self.received.borrow_mut().clear();
-        }
         if !matches!(end, End::Whole) {
             self.queue.borrow_mut().clear();
             self.queued.set(0);

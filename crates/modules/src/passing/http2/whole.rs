@@ -23,7 +23,7 @@ pub(crate) async fn read_part(
         Ok(buffer) if buffer.is_empty() => {
             let closed = peer.shared().map(|stream| stream.body().closed());
             match closed {
-                Some(Err(text)) => {
+                Some(Err((_, text))) => {
                     log::error!(request, Error, "{text} {READING_BODY}");
                     Err(NotRead { timed_out: false })
                 }
