@@ -169,16 +169,6 @@ impl Conversation for Http2Conversation<'_> {
         if self.keeps_whole {
             stream.flow().keep_whole();
         }
-        if let Some(most) = stream.refuses(self.head) {
-            let size = self.head.list_size();
-            log::error!(
-                request,
-                Error,
-                "request header of {size} bytes is larger than the {most} bytes that \
-                 upstream takes {SENDING}"
-            );
-            return Err(AttemptError::Refused(502));
-        }
         if !stream.open(self.head, opening) {
             return Err(self.not_served());
         }
@@ -371,6 +361,15 @@ impl Http2Conversation<'_> {
 
     /// The stream has ended without a head.
     fn ended(&self, request: &Request, stream: &StreamHandle, end: End) -> AttemptError {
+        if let Some(most) = stream.warns_of(self.head) {
+            let size = self.head.list_size();
+            log::error!(
+                request,
+                Error,
+                "request header of {size} bytes is larger than the {most} bytes that \
+                 upstream takes {READING}"
+            );
+        }
         if let Some(error) = end.error() {
             let failure = failed(request, &error, "recv()", READING);
             if failure.cause == Causes::ERROR && self.is_lost_by_others(stream, end) {

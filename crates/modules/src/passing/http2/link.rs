@@ -196,20 +196,18 @@ impl Link {
         may_begin && is_open && !self.has_served() && self.takes_beside(&machine, head_size)
     }
 
-    /// Whether a head of this size may go beside what is under way. Large heads travel alone.
+    /// Whether a head of this size may go beside what is under way. Larger heads than the peer takes
+    /// for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many take
+    /// more.
     fn takes_beside(&self, machine: &Client<Rc<Flow>>, head_size: usize) -> bool {
-        let said = machine.peer().header_list_max.map(|max| max as usize);
-        let most = match machine.live() {
-            0 => said.unwrap_or(usize::MAX),
-            // The first one was sent before the peer had said anything.
-            _ if self.head_size.get() > said.unwrap_or(HEAD_SIZE_SHARED) => return false,
-            _ => said.unwrap_or(HEAD_SIZE_SHARED),
-        };
-        head_size <= most
+        let said = machine.peer().header_list_max;
+        let most = said.map_or(HEAD_SIZE_SHARED, |max| max as usize);
+        // The head of what is under way may be larger where there was nothing beside it.
+        machine.live() == 0 || head_size.max(self.head_size.get()) <= most
     }
 
-    /// The largest head that the peer takes, where it has said so and this one is larger.
-    pub(super) fn refuses(&self, head_size: usize) -> Option<usize> {
+    /// The largest head that the peer says that it takes, where this one is larger.
+    pub(super) fn warns_of(&self, head_size: usize) -> Option<usize> {
         let said = self.machine.borrow().peer().header_list_max;
         said.map(|max| max as usize).filter(|max| head_size > *max)
     }

@@ -180,7 +180,6 @@ impl Drop for Permit {
 }
 
 impl Links {
-    /// One that has room, or whose peer refuses such a head.
     fn find(
         &self,
         group: &Group,
@@ -192,9 +191,7 @@ impl Links {
         let mut agreeing = of_group
             .iter()
             .filter(|link| link.address == *address && link.terms == *terms);
-        let takes =
-            |link: &&Rc<Link>| link.has_room(head_size) || link.refuses(head_size).is_some();
-        agreeing.find(takes).cloned()
+        agreeing.find(|link| link.has_room(head_size)).cloned()
     }
 
     /// It has ended.

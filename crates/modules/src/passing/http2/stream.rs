@@ -47,9 +47,9 @@ impl StreamHandle {
         self.sender.link.transport()
     }
 
-    /// The largest head that the peer takes, where it has said so and this one is larger.
-    pub(super) fn refuses(&self, head: &RequestHead) -> Option<usize> {
-        self.sender.link.refuses(head.list_size())
+    /// The largest head that the peer says that it takes, where this one is larger.
+    pub(super) fn warns_of(&self, head: &RequestHead) -> Option<usize> {
+        self.sender.link.warns_of(head.list_size())
     }
 
     /// Begins the request; whether the connection had room after all.
