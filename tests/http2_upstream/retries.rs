@@ -380,7 +380,6 @@ fn a_connection_that_others_may_have_had_ended_costs_no_try() {
         for end in ends {
             let upstream = Upstream::bind();
             let lines = lines("", None);
-            let lines = lines.replace("max_fails=0", "max_fails=1");
             let server = server(engine, by, &lines, &upstream);
             let mut client = Client::connect(server.port);
             let first = client.request("/first", &[]);

@@ -418,7 +418,7 @@ impl Http2Conversation<'_> {
 }
 
 /// The connection has ended for what others did on it, as far as anybody knows: the request is sent
-/// once more if it may be sent twice, and that counts against nobody.
+/// once more if it may be sent twice. It counts as a failure of the server, as any other.
 fn lost() -> AttemptError {
     AttemptError::Failed(Failure {
         cause: Causes::ERROR,
@@ -427,7 +427,7 @@ fn lost() -> AttemptError {
         sent: true,
         kept: false,
         again: false,
-        is_busy: true,
+        is_busy: false,
         is_of_others: true,
     })
 }
