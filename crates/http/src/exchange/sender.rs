@@ -24,6 +24,15 @@ use crate::request::Request;
 /// while more of it is received.
 const QUEUED_MIN: usize = 2 * RECEIVE_BUFFER_SIZE_DEFAULT;
 
+/// As many bytes as nginx gathers before it writes (`postpone_output`). Here they leave as they
+/// come, but under `limit_rate` the time of one write is waited for before the next write, and
+/// never within one.
+const GATHERED_MAX: u64 = 1460;
+
+/// The same of a body that is buffered on its way from elsewhere: nginx fills a buffer first, whose
+/// usual size this is.
+const BUFFERED_MAX: u64 = 4096;
+
 /// What a response's body leaves by: a connection, or a stream of one.
 pub trait Wire {
     /// Bytes queued for a client beyond which a handler waits for it.
@@ -79,10 +88,15 @@ pub trait Wire {
 /// The sender of one response.
 #[derive(Debug, Default)]
 pub struct Sender {
-    /// Under `limit_rate`: nothing more is sent before.
+    /// Under `limit_rate`: no further [write](GATHERED_MAX) begins before.
     paused_until: Option<Instant>,
-    /// Bytes of the response, the head among them, whose time has been taken into account.
+    /// Bytes of the response, the head among them, whose time has been waited for.
     paced: u64,
+    /// The last write had to leave at once, or was cut short: however short it was, what is sent
+    /// next belongs to another one.
+    has_written: bool,
+    /// The response's body is buffered on its way from elsewhere.
+    is_buffered: bool,
     /// Bytes of the body that were copied since others had their turn.
     unshared: usize,
     /// Bytes queued for the client beyond which it is waited for, where that is less than any response may have.
@@ -114,21 +128,34 @@ impl Sender {
         let plan = Arc::clone(&request.plan);
         if let Some(rate) = plan.core.limit_rate_of(request) {
             let after = plan.core.limit_rate_after_of(request);
-            self.note_paced(0..request.sent.bytes, rate, after);
+            self.note_paced(request.sent.bytes, rate, after);
+            self.has_written = true;
         }
     }
 
-    /// What has left by now of the response, the last of it being `part`, must have had its time before anything follows it.
-    fn note_paced(&mut self, part: Range<u64>, rate: u64, after: u64) {
-        let paced = std::mem::replace(&mut self.paced, part.end).min(part.start);
-        let counted = part.end.saturating_sub(after) - paced.saturating_sub(after);
+    /// The response has left up to this byte: what of that has not been waited for must have had
+    /// its time before the next write.
+    fn note_paced(&mut self, end: u64, rate: u64, after: u64) {
+        let paced = self.paced.saturating_sub(after);
+        let counted = end.saturating_sub(after).saturating_sub(paced);
         let pause = Duration::from_millis(counted.saturating_mul(1000) / rate);
         self.paused_until = Some(engine::now() + pause);
+    }
+
+    /// Whether what follows the first so many bytes is another write than they.
+    fn begins_write(&self, sent: u64) -> bool {
+        let gathered_max = if self.is_buffered {
+            BUFFERED_MAX
+        } else {
+            GATHERED_MAX
+        };
+        self.has_written || sent.saturating_sub(self.paced) >= gathered_max
     }
 
     /// See `Exchange::set_queued_max`.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
+        self.is_buffered |= bytes.is_some();
     }
 
     /// Sends a piece of the body, waiting while the client is slow to take it.
@@ -149,7 +176,10 @@ impl Sender {
                 let range = offset..offset.saturating_add(length);
                 return self.send_file(wire, request, &file, range).await;
             }
-            Piece::Flush => wire.start_send(),
+            Piece::Flush => {
+                self.has_written = true;
+                wire.start_send();
+            }
             Piece::Last => {
                 let framing = wire.push_end(request);
                 count(wire, request, 0, framing);
@@ -280,15 +310,21 @@ impl Sender {
             return Ok(wanted);
         };
         let after = plan.core.limit_rate_after_of(request);
-        if let Some(earliest) = self.paused_until.take() {
+        let before = request.sent.bytes;
+        if self.begins_write(before)
+            && let Some(earliest) = self.paused_until.take()
+        {
             pause_until(wire, earliest).await?;
+            self.paced = before;
+            self.has_written = false;
         }
         loop {
             let allowed = allowed(request, rate, after);
             let sent = request.sent.bytes;
             if allowed > sent {
                 let part = (allowed - sent).min(wanted);
-                self.note_paced(sent..sent + part, rate, after);
+                self.note_paced(sent + part, rate, after);
+                self.has_written |= part < wanted;
                 return Ok(part);
             }
             let over = sent - allowed;
@@ -339,6 +375,7 @@ async fn pause_until(wire: &mut impl Wire, then: Instant) -> Result<(), Abort> {
 mod tests {
     use std::cell::RefCell;
     use std::future::pending;
+    use std::rc::Rc;
 
     use super::*;
     use crate::testing::{serve, site};
@@ -425,6 +462,39 @@ mod tests {
             let framing = 3 * lengths.len() as u64 + 5;
             assert_eq!(request.sent.body_bytes, 2500 + framing);
         });
+    }
+
+    /// As nginx, which gathers them, waits behind each of its writes and not behind each of them.
+    #[test]
+    fn short_pieces_are_paced_together() {
+        let text = site("limit_rate 2000;");
+        let times = |buffered: Option<usize>, pieces: &'static [usize]| {
+            let all = Rc::new(RefCell::new(Vec::new()));
+            let told = Rc::clone(&all);
+            serve(&text, "GET / HTTP/1.1", async move |mut request| {
+                let mut wire = Slow::default();
+                let mut sender = Sender::default();
+                sender.begin(&mut wire, &mut request);
+                sender.set_queued_max(buffered);
+                for length in pieces {
+                    let piece = match length {
+                        0 => Piece::Flush,
+                        _ => Piece::Bytes(vec![0; *length].into()),
+                    };
+                    sender.send(&mut wire, &mut request, piece).await.unwrap();
+                }
+                let milliseconds = wire.pushed.iter().map(|(time, _)| time.as_millis());
+                told.borrow_mut().extend(milliseconds);
+            });
+            all.take()
+        };
+        // The fourth is the first behind a write, whose 1,500 bytes take 750 ms.
+        let unbuffered = times(None, &[497, 497, 497, 100]);
+        assert_eq!(unbuffered[..3], [0, 0, 0]);
+        assert!((745..=755).contains(&unbuffered[3]), "{unbuffered:?}");
+        assert_eq!(times(Some(8192), &[497, 497, 497, 100]), [0, 0, 0, 0]);
+        let flushed = times(Some(8192), &[197, 0, 197]);
+        assert!((95..=105).contains(&flushed[1]), "{flushed:?}");
     }
 
     #[test]
