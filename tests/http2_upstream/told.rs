@@ -4,6 +4,7 @@ use support::http2::Client;
 use support::master::wait_for as wait_for_it;
 use support::{Server, engines, is_nginx};
 
+
 use super::upstream::{Asked, Upstream, plain};
 use super::{By, ask, each, get, open, pairs, post, send, server};
 
@@ -322,6 +323,34 @@ fn bodies_of_unknown_length_are_told_none() {
             assert_eq!(client.response(stream).text(), "ok");
             assert_eq!(passed.upstream.last().body, b"");
         }
+        passed.upstream.assert_clean();
+    });
+}
+
+/// As nginx has it, which sends `$content_length` where that is known.
+#[test]
+fn bodies_in_chunks_that_have_come_whole_are_told_their_length() {
+    let lines = "location / { by_pass by://UP; }
+                 location /own { by_pass by://UP; by_set_header Content-Length ''; }";
+    each(|engine, by| {
+        let passed = Passed::on(engine, by, lines);
+        let ask_in_chunks = |path: &str, chunks: &str| {
+            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+            let request = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+            assert_eq!(ask(passed.server.port, &request).text(), "ok");
+            passed.upstream.last()
+        };
+        let asked = ask_in_chunks("/", "3\r\nabc\r\n2\r\nde\r\n");
+        assert_eq!(
+            (&asked.body[..], asked.field("content-length")),
+            (&b"abcde"[..], "5")
+        );
+        assert_eq!(ask_in_chunks("/", "").field("content-length"), "0");
+        assert_eq!(
+            ask_in_chunks("/own", "1\r\na\r\n").field("content-length"),
+            ""
+        );
+        assert_eq!(passed.get("/").field("content-length"), "");
         passed.upstream.assert_clean();
     });
 }

@@ -335,6 +335,15 @@ impl Request {
         self.client.value(known)
     }
 
+    /// The length of a body that was announced without one, once that counts: see
+    /// [`RequestBody::counted`](crate::body::RequestBody::counted).
+    pub fn counted_length(&self) -> Option<u64> {
+        match self.client.h1() {
+            Some(_) => self.body.counted(),
+            None => self.body.counted_whole(),
+        }
+    }
+
     /// What the client says it is.
     pub fn browser(&self) -> Browser {
         let mut browser = Browser::default();

@@ -282,12 +282,15 @@ fn write(
     }
     head.put_authority(request, &settings.set, found.authority());
     head.put_set(request, &settings.set);
-    if let Some(length) = request.header(Known::ContentLength)
-        && !request.body.is_lost()
+    let may_have_length = !request.body.is_lost()
         && !fields::sets(&settings.set, b"content-length")
-        && !web.is_some_and(Web::is_text)
-    {
+        && !web.is_some_and(Web::is_text);
+    // As in nginx, which sends `$content_length`: what came in chunks or frames has a length as well
+    // where all of it has come.
+    if may_have_length && let Some(length) = request.header(Known::ContentLength) {
         head.put(b"content-length", length);
+    } else if may_have_length && let Some(length) = request.counted_length() {
+        head.put_length(length);
     }
     let wants_trailers = web.is_some() || call::accepts_trailers(request);
     if wants_trailers && !fields::sets(&settings.set, b"te") {

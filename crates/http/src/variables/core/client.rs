@@ -108,11 +108,7 @@ pub(super) fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(value);
         return true;
     }
-    let counted = match request.client.h1() {
-        Some(_) => request.body.counted(),
-        None => request.body.counted_whole(),
-    };
-    match counted {
+    match request.counted_length() {
         Some(length) => decimal(length, out),
         None => false,
     }
