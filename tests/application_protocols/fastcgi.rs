@@ -501,8 +501,8 @@ fn bad_answers_have_their_status_their_line_and_their_retry() {
     }
 }
 
-/// As nginx has it, which reads into one buffer: messages before the head take its room, and leave it again where they end what
-/// was read.
+/// As nginx has it, which reads into one buffer: messages before the head take its room, and leave
+/// it again where they end what was read.
 #[test]
 fn messages_before_a_head_take_its_room() {
     let head = |length: usize| {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::master::wait_for;
 use support::{Server, engines};
 
 use super::{ask, get, status};
@@ -280,6 +281,52 @@ fn answers_that_are_none() {
         assert_eq!(body(&get(server, "/good")), "ok");
         assert_eq!(body(&get(server, "/good")), "ok");
         assert_eq!(values.connections.load(Ordering::SeqCst), before + 1);
+    });
+}
+
+#[test]
+fn all_bytes_of_a_value_count() {
+    let answer = |key: &str| {
+        let mut parts = key.split('/').skip(1);
+        let length = parts.next().unwrap().parse().unwrap();
+        let whole = value(key, 0, &"v".repeat(length));
+        match parts.next() {
+            Some(at) => {
+                let (front, rest) = whole.split_at(at.parse().unwrap());
+                vec![front.to_vec(), rest.to_vec()]
+            }
+            None => vec![whole],
+        }
+    };
+    let lines = "
+        set $memcached_key $uri;
+        access_log logs/bytes.log bytes;
+        location / { memcached_pass VALUES; }
+        [http]
+        log_format bytes '$uri $upstream_bytes_received $upstream_response_length';";
+    each_server(lines, answer, |server, _| {
+        for key in [
+            "/2",
+            "/3000",
+            "/16384",
+            "/30000",
+            "/3000/30",
+            "/30000/9000",
+            "/30000/10",
+        ] {
+            let length: usize = key.split('/').nth(1).unwrap().parse().unwrap();
+            assert_eq!(body(&get(server, key)).len(), length, "{key}");
+            let in_all = value(key, 0, &"v".repeat(length)).len();
+            let behind_line = length + "\r\nEND\r\n".len();
+            let line = format!("{key} {in_all} {behind_line}\n");
+            let log = server.prefix.join("logs/bytes.log");
+            wait_for("the line of the log", || {
+                std::fs::read_to_string(&log)
+                    .is_ok_and(|text| text.ends_with('\n') && text.contains(key))
+            });
+            let text = std::fs::read_to_string(&log).unwrap();
+            assert!(text.ends_with(&line), "{line}{text}");
+        }
     });
 }
 

@@ -4,8 +4,9 @@ use support::http2::Client;
 use support::master::wait_for as wait_for_it;
 use support::{Server, engines, is_nginx};
 
+use proto::h2::frame::{HEAD_LENGTH, Kind, flags};
 
-use super::upstream::{Asked, Upstream, plain};
+use super::upstream::{Asked, Upstream, any, data, headers, plain, whole};
 use super::{By, ask, each, get, open, pairs, post, send, server};
 
 /// One server that passes all on, and what an upstream was asked last.
@@ -353,6 +354,72 @@ fn bodies_in_chunks_that_have_come_whole_are_told_their_length() {
         assert_eq!(passed.get("/").field("content-length"), "");
         passed.upstream.assert_clean();
     });
+}
+
+/// Frames of heads and bodies count with all that they are made of. Nothing else does.
+#[test]
+fn bytes_of_both_ways_count_as_they_are_framed() {
+    let lines = "location / { by_pass by://u; access_log logs/bytes.log bytes; }
+                 [http]
+                 upstream u { server UP; keepalive 4; }
+                 log_format bytes '$upstream_bytes_sent $upstream_bytes_received '
+                                  '$upstream_response_length';";
+    each(|engine, by| {
+        let upstream = Upstream::serve(|peer, heard| {
+            let Some(stream) = whole(heard) else {
+                return;
+            };
+            peer.send(&answer_in_frames(stream));
+        });
+        let server = server(engine, by, lines, &upstream);
+        // The first on a connection of nginx counts what has opened that.
+        for length in [0, 0, 5, 300] {
+            let body = "b".repeat(length);
+            assert_eq!(post(server.port, "/", "", &body).body.len(), 3500);
+        }
+        let log = server.prefix.join("logs/bytes.log");
+        wait_for_it("four lines", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() == 4)
+        });
+        let text = std::fs::read_to_string(&log).unwrap();
+        let record = upstream.record();
+        let received = answer_in_frames(1).len();
+        let behind_head = received - headers(1, &[(":status", "200"), ("x-a", "b")], false).len();
+        for (line, asked) in text.lines().zip(&record.asked).skip(1) {
+            let place = (asked.connection, asked.stream);
+            let frames = record.frames.iter();
+            let frames = frames.filter(|noted| (noted.connection, noted.head.stream) == place);
+            let of_request = |kind| matches!(kind, Kind::Headers | Kind::Continuation | Kind::Data);
+            let frames = frames.filter(|noted| of_request(noted.head.kind));
+            let sent: usize = frames
+                .map(|noted| HEAD_LENGTH + noted.head.length as usize)
+                .sum();
+            // What gives credit for a body, for its stream and for the connection, counts with
+            // nginx alone.
+            let credit = if is_nginx() && !asked.body.is_empty() {
+                2 * (HEAD_LENGTH + 4)
+            } else {
+                0
+            };
+            let received = received + credit;
+            assert_eq!(line, format!("{sent} {received} {behind_head}"), "{by:?}");
+        }
+        drop(record);
+        upstream.assert_clean();
+    });
+}
+
+/// A head, a body in three frames, one of which is padded, and trailers.
+fn answer_in_frames(stream: u32) -> Vec<u8> {
+    let padded = [&[10][..], &[b'p'; 500], &[0; 10]].concat();
+    [
+        headers(stream, &[(":status", "200"), ("x-a", "b")], false),
+        data(stream, &[b'd'; 1000], false),
+        any(0, flags::PADDED, stream, &padded),
+        data(stream, &[b'd'; 2000], false),
+        headers(stream, &[("x-trailer", "1")], true),
+    ]
+    .concat()
 }
 
 #[test]

@@ -121,7 +121,8 @@ struct FastcgiReader<'a> {
     /// The head, and what has come behind it, in its records.
     reading: Reading,
     decoder: Decoder,
-    /// How much of `fastcgi_buffer_size` is taken: by records as they came, their headers, padding and messages among them.
+    /// How much of `fastcgi_buffer_size` is taken: by records as they came, their headers, padding
+    /// and messages among them.
     held: usize,
     /// Some of the head has come.
     has_begun: bool,
@@ -146,9 +147,10 @@ impl HeadReader for FastcgiReader<'_> {
                 return Ok(true);
             }
         }
-        match self.held >= passing.buffer_size {
-            true => Err(too_big(request)),
-            false => Ok(false),
+        if self.held >= passing.buffer_size {
+            Err(too_big(request))
+        } else {
+            Ok(false)
         }
     }
 }
@@ -180,8 +182,8 @@ impl FastcgiReader<'_> {
                 }
                 Some(Event::Stderr(stretch)) => {
                     self.tell(request, records.get(stretch).unwrap_or_default())?;
-                    // As in nginx messages before the head leave their room again where nothing follows them yet: of the
-                    // warnings of PHP there may be any number.
+                    // As in nginx messages before the head leave their room again where nothing
+                    // follows them yet: of the warnings of PHP there may be any number.
                     if is_last && !self.has_begun {
                         self.held = 0;
                     }

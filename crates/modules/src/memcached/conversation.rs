@@ -20,6 +20,14 @@ pub(super) struct MemcachedConversation<'a> {
     pub(super) get: &'a Get,
 }
 
+/// What the first line of an answer says, and what has come behind it.
+pub(super) struct MemcachedAnswer {
+    pub(super) answer: Answer,
+    pub(super) rest: Buffer,
+    /// How much of that is beyond `memcached_buffer_size`.
+    pub(super) beyond: u64,
+}
+
 /// The status of an answer.
 fn status_of(answer: &Answer) -> u16 {
     match answer {
@@ -29,15 +37,14 @@ fn status_of(answer: &Answer) -> u16 {
 }
 
 impl Conversation for MemcachedConversation<'_> {
-    /// What the first line says, and what has come behind it.
-    type Answer = (Answer, Buffer);
+    type Answer = MemcachedAnswer;
 
     async fn talk(
         &self,
         request: &mut Request,
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
-    ) -> Result<(Answer, Buffer), AttemptError> {
+    ) -> Result<MemcachedAnswer, AttemptError> {
         let line = Bytes::copy_from_slice(self.get.line());
         note(request, |attempt, _| {
             attempt.bytes_sent += line.len() as u64
@@ -48,8 +55,8 @@ impl Conversation for MemcachedConversation<'_> {
         self.read_line(request, exchange, peer).await
     }
 
-    fn status(&self, (answer, _): &(Answer, Buffer)) -> Option<u16> {
-        Some(status_of(answer))
+    fn status(&self, answer: &MemcachedAnswer) -> Option<u16> {
+        Some(status_of(&answer.answer))
     }
 
     fn can_be_repeated(&self) -> bool {
@@ -63,7 +70,7 @@ impl MemcachedConversation<'_> {
         request: &mut Request,
         exchange: &mut Exchange,
         peer: &mut UpstreamConnection,
-    ) -> Result<(Answer, Buffer), AttemptError> {
+    ) -> Result<MemcachedAnswer, AttemptError> {
         let passing = &self.settings.passing;
         let with_flags = self.settings.gzip_flag != 0;
         let mut line = Vec::new();
@@ -82,7 +89,11 @@ impl MemcachedConversation<'_> {
                         log::error!(request, Info, "{} {READING}", log::Printable(&text));
                     }
                     note_head(request, status_of(&answer));
-                    return Ok((answer, buffer));
+                    return Ok(MemcachedAnswer {
+                        answer,
+                        rest: buffer,
+                        beyond: line.len().saturating_sub(passing.buffer_size) as u64,
+                    });
                 }
                 Ok(None) if line.len() >= passing.buffer_size => return Err(too_big(request)),
                 Ok(None) => {}

@@ -10,7 +10,6 @@ mod settings;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use engine::Buffer;
 use http::exchange::{Abort, Exchange};
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
@@ -31,7 +30,7 @@ use crate::passing::finish;
 use crate::passing::tries::Reach;
 use crate::upstream::Group;
 use body::Value;
-use conversation::MemcachedConversation;
+use conversation::{MemcachedAnswer, MemcachedConversation};
 use settings::MemcachedPass;
 
 impl Handle for MemcachedPass {
@@ -50,7 +49,7 @@ impl Protocol for MemcachedPass {
     type Lookup = ();
     type Outgoing = Get;
     type Dialogue<'a> = MemcachedConversation<'a>;
-    type Answer = (Answer, Buffer);
+    type Answer = MemcachedAnswer;
 
     fn way(&self) -> Way<'_> {
         Way::in_the_clear(&self.settings.passing)
@@ -95,8 +94,13 @@ impl Protocol for MemcachedPass {
         _: &mut Exchange,
         _: Sent<Found, Get>,
         peer: UpstreamConnection,
-        (answer, rest): (Answer, Buffer),
+        answer: MemcachedAnswer,
     ) -> Result<Step, Abort> {
+        let MemcachedAnswer {
+            answer,
+            rest,
+            beyond,
+        } = answer;
         let (length, flags) = match answer {
             Answer::NotFound => {
                 peer.done(rest.is_empty());
@@ -126,7 +130,7 @@ impl Protocol for MemcachedPass {
         let delivery = Delivery::unchanged(passing, request.method == Method::Head);
         let arrived = Arrived {
             rest,
-            beyond: 0,
+            beyond,
             may_go_on: true,
         };
         let delimited = Delimited::Own(Box::new(Value::new(length)));

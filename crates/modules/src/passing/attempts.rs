@@ -181,6 +181,12 @@ impl History {
         }
     }
 
+    /// How many of so many bytes that the try under way has received do not count yet.
+    pub(crate) fn not_counted(&self, received: u64) -> u64 {
+        let counted = self.attempts.last();
+        received.saturating_sub(counted.map_or(0, |attempt| attempt.bytes_received))
+    }
+
     /// The tries are over. One whose answer has not been read to its end, as after HEAD, has taken until now.
     pub(crate) fn end(&mut self) {
         let began = self.began;

@@ -97,10 +97,22 @@ pub(crate) trait Framing {
         None
     }
 
+    /// How much has come of an answer that shares its connection, for `$upstream_*`.
+    fn received(&self) -> Option<Received> {
+        None
+    }
+
     /// The trailers behind a body that has come whole, once.
     fn trailers(&mut self) -> Vec<Field> {
         Vec::new()
     }
+}
+
+/// How many bytes of an answer have come, what frames it among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) in_all: u64,
+    pub(crate) behind_head: u64,
 }
 
 /// What is next in a body that lies in a framing.
@@ -261,6 +273,7 @@ impl UpstreamBody {
 
     /// The body has come to its end: the upstream has done its part, however much of it the client has yet to take.
     fn end(&mut self) {
+        self.note_received(0, 0);
         if let Remaining::Framed(framing) = &mut self.remaining {
             let trailers = framing.trailers();
             self.seen.borrow_mut().trailers = trailers;
@@ -277,6 +290,24 @@ impl UpstreamBody {
             let is_read = self.pace.as_ref().is_none_or(Pace::is_empty);
             let_go(peer, &self.seen, self.may_go_on && is_read);
         }
+    }
+
+    /// So many bytes have come, of which that many had not come with the head.
+    fn note_received(&self, length: u64, beyond: u64) {
+        let counted = match &self.remaining {
+            Remaining::Framed(framing) => framing.received(),
+            _ => None,
+        };
+        self.seen.borrow_mut().note(|attempt, _| match counted {
+            Some(received) => {
+                attempt.bytes_received = received.in_all;
+                attempt.response_length = received.behind_head;
+            }
+            None => {
+                attempt.bytes_received += beyond;
+                attempt.response_length += length;
+            }
+        });
     }
 
     fn note_end(&self) {
@@ -574,10 +605,7 @@ impl UpstreamBody {
             Ok(buffer) if buffer.is_empty() => self.stopped = Some(Ok(())),
             Ok(buffer) => {
                 let length = buffer.len() as u64;
-                self.seen.borrow_mut().note(|attempt, _| {
-                    attempt.bytes_received += length;
-                    attempt.response_length += length;
-                });
+                self.note_received(length, length);
                 match &mut self.pace {
                     Some(pace) => {
                         pace.hold(buffer);
@@ -625,10 +653,7 @@ impl Source for UpstreamBody {
         if self.came_with_head > 0 {
             let length = std::mem::take(&mut self.came_with_head);
             let beyond = std::mem::take(&mut self.beyond);
-            self.seen.borrow_mut().note(|attempt, _| {
-                attempt.response_length += length;
-                attempt.bytes_received += beyond;
-            });
+            self.note_received(length, beyond);
         }
         loop {
             if let Some(told) = self.told.pop_front() {

@@ -129,9 +129,13 @@ impl<'a> Delivery<'a> {
             false => 0,
         };
         let seen = Attempts::enter(request);
-        let length = arrived.rest.len() as u64;
+        let mut length = arrived.rest.len() as u64;
         if rate == 0 && passing.store.is_none() && whole::is_whole(&mut delimited, &mut arrived) {
             if let Some(framing) = delimited.framing() {
+                if let Some(received) = framing.received() {
+                    length = received.behind_head;
+                    arrived.beyond = seen.borrow().not_counted(received.in_all);
+                }
                 seen.borrow_mut().trailers = framing.trailers();
             }
             let trailers = passing.passed_trailers(&seen);

@@ -7,7 +7,7 @@ use http::response::Field;
 use http::source::Break;
 
 use super::flow::{End, Flow};
-use crate::passing::body::{Framed, Framing};
+use crate::passing::body::{Framed, Framing, Received};
 
 /// What tells the end of a body.
 pub(crate) struct StreamBody(pub(super) Rc<Flow>);
@@ -33,6 +33,10 @@ impl Framing for StreamBody {
 
     fn whole(&mut self, _: &mut Buffer) -> Option<bool> {
         self.0.is_whole().then_some(true)
+    }
+
+    fn received(&self) -> Option<Received> {
+        Some(self.0.received())
     }
 
     fn trailers(&mut self) -> Vec<Field> {

@@ -176,16 +176,15 @@ impl Conversation for Http2Conversation<'_> {
             true => None,
             false => self.send_body(request, exchange, stream)?,
         };
-        let sent = self.head.length() + stream.flow().sent() + stream.flow().queued() as u64;
+        let sent = stream.flow().sent_in_all();
         note(request, |attempt, _| attempt.bytes_sent += sent);
         let mut reading = Reading::default();
         let read = self
             .read_head(request, exchange, stream, &mut upload, &mut reading)
             .await;
         let flow = Rc::clone(stream.flow());
-        let in_all = self.head.length() + flow.sent() + flow.queued() as u64;
         // A stream that has been reset has forgotten what was queued.
-        let more = in_all.saturating_sub(sent);
+        let more = flow.sent_in_all().saturating_sub(sent);
         note(request, |attempt, _| attempt.bytes_sent += more);
         let answer = reading.end();
         match read {
@@ -274,9 +273,8 @@ impl Http2Conversation<'_> {
         loop {
             let head = self.wait(request, exchange, stream, upload).await?;
             let length = head.bytes.len();
-            note(request, |attempt, _| {
-                attempt.bytes_received += length as u64
-            });
+            let received = stream.flow().received().in_all;
+            note(request, |attempt, _| attempt.bytes_received = received);
             *reading = Reading::of(head.head, head.bytes);
             if length > passing.buffer_size {
                 log::error!(request, Error, "{} {READING}", faults::TOO_LARGE);

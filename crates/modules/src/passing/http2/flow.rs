@@ -13,6 +13,7 @@ use proto::h2::{ErrorCode, StreamFault, Violation};
 
 use super::faults;
 use crate::passing::answer::ReadHead;
+use crate::passing::body::Received;
 use crate::passing::interim::INFORMATIONAL_MAX;
 
 /// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a single head may have.
@@ -108,6 +109,11 @@ pub(super) struct Flow {
     has_no_more: Cell<bool>,
     /// Bytes of the body that have been given to the transport.
     sent: Cell<u64>,
+    /// The same of all else on the stream: the head, and what frames the body.
+    framing: Cell<u64>,
+    /// Bytes of the answer's frames that have come, and how many of them up to its head.
+    received_in_all: Cell<u64>,
+    received_of_head: Cell<u64>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
 }
@@ -138,6 +144,7 @@ impl Flow {
     }
 
     fn push_head(&self, head: Head) {
+        self.received_of_head.set(self.received_in_all.get());
         self.waiting.set(self.waiting.get() + head.size());
         self.heads.borrow_mut().push_back(head);
         self.wake_reader();
@@ -216,6 +223,16 @@ impl Flow {
         drop(queue);
         self.wake_writer();
         (taken, self.is_last.get() && self.queued.get() == 0)
+    }
+
+    /// So many bytes have come on the stream.
+    pub(super) fn note_received(&self, bytes: u64) {
+        self.received_in_all.set(bytes);
+    }
+
+    /// So many bytes that are not the body's have been given to the transport.
+    pub(super) fn count_framing(&self, bytes: usize) {
+        self.framing.set(self.framing.get() + bytes as u64);
     }
 
     fn wake_reader(&self) {
@@ -320,6 +337,20 @@ impl Flow {
     /// Bytes of it that have.
     pub(super) fn sent(&self) -> u64 {
         self.sent.get()
+    }
+
+    /// Bytes of the whole request that have been given to the transport, or wait for it.
+    pub(super) fn sent_in_all(&self) -> u64 {
+        self.framing.get() + self.sent.get() + self.queued.get() as u64
+    }
+
+    /// What has come of the answer.
+    pub(super) fn received(&self) -> Received {
+        let in_all = self.received_in_all.get();
+        Received {
+            in_all,
+            behind_head: in_all.saturating_sub(self.received_of_head.get()),
+        }
     }
 
     /// Waits until no more than so much is queued, or the stream has ended.

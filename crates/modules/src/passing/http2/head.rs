@@ -155,11 +155,6 @@ impl RequestHead {
     pub(crate) fn list_size(&self) -> usize {
         self.fields.bytes.len() + self.fields.ends.len() * FIELD_OVERHEAD
     }
-
-    /// Bytes of all names and values.
-    pub(crate) fn length(&self) -> u64 {
-        self.fields.bytes.len() as u64
-    }
 }
 
 #[cfg(test)]
@@ -192,7 +187,6 @@ mod tests {
         drop(head);
         assert!(KEPT.with(Spares::count) > 0);
         let mut head = RequestHead::new();
-        assert_eq!(head.length(), 0);
         assert!(written(&head).is_empty());
         head.put(b"a", b"b");
         assert_eq!(written(&head), [(b"a".to_vec(), b"b".to_vec())]);

@@ -23,6 +23,7 @@ use engine::Buffer;
 use engine::net::{Address, Segment};
 use framework::workers::{Spare, SpareEntry};
 use proto::h2::client::{Client, Event, Limits, Opening};
+use proto::h2::frame::HEAD_LENGTH;
 use proto::h2::{ErrorCode, StreamFault, Violation};
 use transport::Transport;
 
@@ -237,7 +238,10 @@ impl Link {
                 _ => self.head_size.get(),
             };
             self.head_size.set(size_before.max(head.list_size()));
-            machine.open(head.fields(), opening, Rc::clone(flow))
+            let before = machine.output().len();
+            let opened = machine.open(head.fields(), opening, Rc::clone(flow));
+            flow.count_framing(machine.output().len() - before);
+            opened
         };
         let Some(number) = opened.filter(|_| !self.has_ended.get()) else {
             return false;
@@ -257,7 +261,10 @@ impl Link {
     pub(super) fn wants_to_send(&self, flow: &Flow) {
         let mut machine = self.machine.borrow_mut();
         match flow.has_only_end() {
-            true => machine.put_end(flow.number.get()),
+            true => {
+                machine.put_end(flow.number.get());
+                flow.count_framing(HEAD_LENGTH);
+            }
             false => machine.wants_to_send(flow.number.get()),
         }
         drop(machine);
@@ -477,7 +484,11 @@ impl Link {
             if event != Event::Pong {
                 pings.last = None;
             }
-            let user = |machine: &mut Client<Rc<Flow>>, stream| machine.user(stream).cloned();
+            let user = |machine: &mut Client<Rc<Flow>>, stream| {
+                let (flow, received) = machine.user_and_received(stream)?;
+                flow.note_received(received);
+                Some(Rc::clone(flow))
+            };
             match event {
                 Event::Interim { stream } => {
                     if let Some(flow) = user(&mut machine, stream)
@@ -560,6 +571,7 @@ impl Link {
                 continue;
             }
             let head = machine.sent(stream, length, is_last, flow.queued() > 0);
+            flow.count_framing(head.len());
             out.extend_from_slice(&head);
             for part in parts.drain(..) {
                 if part.len() <= COPIED_MAX {

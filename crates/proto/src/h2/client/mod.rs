@@ -45,6 +45,9 @@ const STREAMS_BEFORE_SETTINGS: u32 = 100;
 /// Bytes by which windows of streams are larger than at first, all together.
 const WIDER_MAX: u32 = 1024 * 1024;
 
+/// Bytes of a frame beside its payload.
+const FRAMING: u64 = frame::HEAD_LENGTH as u64;
+
 /// Fields of a response at most.
 const FIELDS_MAX: usize = 1000;
 
@@ -121,6 +124,8 @@ enum Awaits {
         stream: u32,
         ends: bool,
         frames: u32,
+        /// Bytes of these frames.
+        length: u64,
     },
 }
 
@@ -167,6 +172,8 @@ struct Stream<S> {
     read: u32,
     /// What is left of the announced length of the body.
     length_left: Option<u64>,
+    /// Bytes of the frames of heads and bodies that have come on it.
+    received: u64,
 }
 
 impl<S> Stream<S> {
@@ -467,6 +474,7 @@ impl<S> Client<S> {
         }
         known.receive_window -= length;
         known.unread += length;
+        known.received += FRAMING + u64::from(length);
         if let Some(left) = &mut known.length_left {
             *left = match left.checked_sub(u64::from(data)) {
                 Some(left) if ends && left > 0 => return Err(Some(StreamFault::BodyShort(stream))),
@@ -521,7 +529,7 @@ impl<S> Client<S> {
         }
         let ends = head.has(flags::END_STREAM);
         if head.has(flags::END_HEADERS) {
-            return self.whole_block(head.stream, ends, block);
+            return self.whole_block(head.stream, ends, block, FRAMING + u64::from(head.length));
         }
         self.block.clear();
         self.block.extend_from_slice(block);
@@ -529,6 +537,7 @@ impl<S> Client<S> {
             stream: head.stream,
             ends,
             frames: 0,
+            length: FRAMING + u64::from(head.length),
         };
         Ok(None)
     }
@@ -542,6 +551,7 @@ impl<S> Client<S> {
             stream,
             ends,
             frames,
+            length,
         } = self.awaits
         else {
             return Err(Violation::UnexpectedContinuation);
@@ -557,31 +567,36 @@ impl<S> Client<S> {
             return Err(Violation::BlockTooLong);
         }
         self.block.extend_from_slice(payload);
+        let length = length + FRAMING + u64::from(head.length);
         if !head.has(flags::END_HEADERS) {
             self.awaits = Awaits::Continuation {
                 stream,
                 ends,
                 frames: frames + 1,
+                length,
             };
             return Ok(None);
         }
         self.awaits = Awaits::Frame;
         let block = std::mem::take(&mut self.block);
-        let event = self.whole_block(stream, ends, &block);
+        let event = self.whole_block(stream, ends, &block, length);
         self.block = block;
         event
     }
 
-    /// A header block has come whole: a head, or trailers.
+    /// A header block has come whole, in frames of so many bytes: a head, or trailers.
     fn whole_block(
         &mut self,
         stream: u32,
         ends: bool,
         block: &[u8],
+        length: u64,
     ) -> Result<Option<Event>, Violation> {
-        let known = self.streams.get(&stream);
-        let is_trailers = known.is_some_and(|known| known.has_head);
-        let receives = known.is_some_and(|known| known.receives);
+        let (mut is_trailers, mut receives) = (false, false);
+        if let Some(known) = self.streams.get_mut(&stream) {
+            known.received += length;
+            (is_trailers, receives) = (known.has_head, known.receives);
+        }
         // Whatever becomes of it, the table must follow.
         let read = self.read_block(is_trailers, block)?;
         if !receives {

@@ -144,6 +144,13 @@ impl<S> Client<S> {
         self.streams.get_mut(&stream).map(|known| &mut known.user)
     }
 
+    /// The same, and how many bytes have come on the stream: frames of heads and bodies with all
+    /// that they are made of. A frame of a body counts as a whole once it has begun.
+    pub fn user_and_received(&mut self, stream: u32) -> Option<(&mut S, u64)> {
+        let known = self.streams.get_mut(&stream)?;
+        Some((&mut known.user, known.received))
+    }
+
     /// Whether the server has sent a response's head on a stream.
     #[must_use]
     pub fn has_head(&self, stream: u32) -> bool {
@@ -224,6 +231,7 @@ impl<S> Client<S> {
                 unread: 0,
                 read: 0,
                 length_left: None,
+                received: 0,
             },
         );
         stream
