@@ -116,7 +116,8 @@ impl Worker {
     /// Whether the thread may make a connection, for which it waits only where idle ones are about to end.
     pub(super) async fn has_room_for_outgoing(&self) -> Result<(), NotEnough> {
         let outgoing_max = self.outgoing_max();
-        let scarce = self.connections_max / SCARCE_SHARE + self.connections_max - outgoing_max;
+        // In this order, as a thread without clients has no bound to its connections.
+        let scarce = self.connections_max / SCARCE_SHARE + (self.connections_max - outgoing_max);
         let mut makes_room = self.make_room(scarce, Spared::NewClients);
         let until = engine::now() + ROOM_WAIT;
         while self.taken() >= outgoing_max {
