@@ -10,7 +10,7 @@ use support::http2::{Client, Response};
 use support::{engines, is_nginx};
 
 use super::upstream::{Peer, Upstream, data, headers, reset, whole};
-use super::{By, lines_with, open, pairs, post, server, wait_for};
+use super::{By, lines_with, open, pairs, post, send, server, wait_for};
 
 /// Runs a test on each engine, unless nginx is asked.
 fn each_engine(test: impl Fn(&str)) {
@@ -549,6 +549,90 @@ fn calls_of_browsers_may_be_text() {
         }
         assert_eq!(upstream.heads(), heads);
         upstream.assert_clean();
+    });
+}
+
+/// Text that a browser sends is decoded as it comes, byte by byte, whether it is padded in the middle or not.
+#[test]
+fn text_of_browsers_is_passed_on_as_it_comes() {
+    each_engine(|engine| {
+        let upstream = Upstream::bind();
+        let server = server(
+            engine,
+            By::Grpc,
+            "error_log logs/error.log info; location / { by_pass by://UP; grpc_web on; }",
+            &upstream,
+        );
+        let fields = [("content-type", "application/grpc-web-text")];
+        let mut client = Client::connect(server.port);
+        let asked = open(&mut client, "/", &fields);
+        // `\0\0\0\0\x05asked` padded in the middle, and not padded at all behind the first four bytes of the next message.
+        let text = b"AAAAAAU=YXNrZWQ=AAAAAAVhc2tlZA==AAAA";
+        let begun = [message(b"asked"), message(b"asked"), vec![0; 3]].concat();
+        for byte in text {
+            send(&mut client, asked, &[*byte], false);
+        }
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        let stream = peer.wait_for_head();
+        peer.wait_until(|peer| peer.requests[&stream].body == begun);
+        assert!(!peer.requests[&stream].ended, "the client goes on");
+        send(&mut client, asked, b"AAF", false);
+        send(&mut client, asked, b"4", true);
+        let whole = peer.wait_for_rest(stream);
+        assert_eq!(whole.body, [begun, b"\0\x01x".to_vec()].concat());
+        peer.head(stream, &[(":status", "200"), ("grpc-status", "0")], true);
+        let response = client.response(asked);
+        assert_eq!(response.field("grpc-status"), Some("0"), "{response:?}");
+
+        // A large one in parts of all sizes.
+        let plain: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
+        let mut text = Vec::new();
+        for piece in plain.chunks(99_998) {
+            proto::base64::encode(piece, &mut text);
+        }
+        let length = text.len();
+        let port = server.port;
+        let sending = thread::spawn(move || {
+            let text = String::from_utf8(text).unwrap();
+            post(
+                port,
+                "/",
+                "Content-Type: application/grpc-web-text\r\n",
+                &text,
+            )
+        });
+        let mut peer = upstream.accept();
+        peer.settings(&[]);
+        let asked = peer.wait_for_request();
+        assert_eq!(asked.body.len(), plain.len(), "of {length} characters");
+        assert!(asked.body == plain);
+        peer.head(
+            asked.stream,
+            &[(":status", "200"), ("grpc-status", "0")],
+            true,
+        );
+        assert_eq!(sending.join().unwrap().field("grpc-status"), "0");
+
+        // What turns out to be none when some of it has been passed on, and what ends too early.
+        for (wrong, ends) in [(&b"AA*A"[..], false), (b"AAA", true), (b"A=", false)] {
+            let asked = open(&mut client, "/", &fields);
+            send(&mut client, asked, b"AAAA", false);
+            let mut peer = upstream.accept();
+            peer.settings(&[]);
+            let stream = peer.wait_for_head();
+            peer.wait_until(|peer| peer.requests[&stream].body == [0; 3]);
+            send(&mut client, asked, wrong, ends);
+            let response = client.response(asked);
+            let got = (response.status, response.field("grpc-status"));
+            assert_eq!(got, (400, Some("13")), "{}", wrong.escape_ascii());
+            // Nobody else is on the connection, which ends with the stream.
+            peer.wait_for_end();
+            let asked = &peer.requests[&stream];
+            assert!(!asked.ended && asked.body == [0; 3], "{asked:?}");
+        }
+        let text = "client sent a call of gRPC-Web that is not base64";
+        assert_eq!(lines_with(&server, 0, text, 3), 3);
     });
 }
 

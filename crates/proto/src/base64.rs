@@ -50,10 +50,113 @@ pub fn decode(encoded: &[u8], alphabet: Alphabet, out: &mut Vec<u8>) -> bool {
     length % 4 != 1
 }
 
+/// Marks characters outside of the alphabet in [`STANDARD`].
+const NO_VALUE: u8 = 0xff;
+
+/// The values of the characters of the standard alphabet.
+const STANDARD: [u8; 256] = {
+    let mut values = [NO_VALUE; 256];
+    let mut value = 0;
+    while value < 64 {
+        // invariant: a character is an index below 256
+        values[CHARACTERS[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
+
+const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// What was given is no Base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotBase64;
+
+/// Reads text of the standard alphabet as it comes, in whatever parts. It consists of groups of four characters, and any of
+/// them may be padded: so it may be several texts, one behind the other. Unlike [`decode`] it wants the padding.
+#[derive(Clone, Debug, Default)]
+pub struct Decoder {
+    /// Of the characters of the group that has begun.
+    bits: u32,
+    /// How many of them have come, padding included.
+    count: u8,
+    /// How many of these are padding.
+    padding: u8,
+}
+
+impl Decoder {
+    /// Appends what the next part of the text stands for, as far as its bytes are whole.
+    ///
+    /// # Errors
+    /// At a character that cannot stand where it does; no more is to be given then.
+    pub fn decode(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), NotBase64> {
+        out.reserve(text.len() / 4 * 3 + 3);
+        let mut rest = text;
+        while !rest.is_empty() {
+            if self.count == 0 {
+                rest = decode_groups(rest, out);
+            }
+            let Some((byte, behind)) = rest.split_first() else {
+                break;
+            };
+            self.take(*byte, out)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// The text ends here.
+    ///
+    /// # Errors
+    /// In the middle of a group.
+    pub fn finish(&self) -> Result<(), NotBase64> {
+        if self.count == 0 {
+            Ok(())
+        } else {
+            Err(NotBase64)
+        }
+    }
+
+    fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> Result<(), NotBase64> {
+        let value = STANDARD[usize::from(byte)]; // invariant: a byte is an index below 256
+        if byte == b'=' && self.count >= 2 {
+            self.padding += 1;
+        } else if value == NO_VALUE || self.padding > 0 {
+            return Err(NotBase64);
+        }
+        self.bits = self.bits << 6 | u32::from(value & 0x3f);
+        self.count += 1;
+        if self.count == 4 {
+            let [_, bytes @ ..] = self.bits.to_be_bytes();
+            out.extend(bytes.iter().take(3 - usize::from(self.padding)));
+            *self = Decoder::default();
+        }
+        Ok(())
+    }
+}
+
+/// Appends what whole groups without padding stand for; the text behind them.
+fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+    let (groups, _) = text.as_chunks::<4>();
+    let mut read = 0;
+    for group in groups {
+        // invariant: a byte is an index below 256
+        let values = group.map(|byte| STANDARD[usize::from(byte)]);
+        // No value has its highest bit.
+        if values.iter().any(|value| *value == NO_VALUE) {
+            break;
+        }
+        let bits = values
+            .iter()
+            .fold(0, |bits, value| bits << 6 | u32::from(*value));
+        let [_, bytes @ ..] = u32::to_be_bytes(bits);
+        out.extend_from_slice(&bytes);
+        read += 4;
+    }
+    text.get(read..).unwrap_or_default()
+}
+
 /// Appends the bytes in the standard alphabet, padded with `=`.
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    const CHARACTERS: &[u8; 64] =
-        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for group in bytes.chunks(3) {
         let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
@@ -96,6 +199,66 @@ mod tests {
                 Some(plain.as_bytes())
             );
         }
+    }
+
+    /// All in parts of these sizes, one after the other.
+    fn in_parts(text: &[u8], size: usize) -> Result<Vec<u8>, NotBase64> {
+        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        for part in text.chunks(size) {
+            decoder.decode(part, &mut out)?;
+        }
+        decoder.finish()?;
+        Ok(out)
+    }
+
+    #[test]
+    fn a_text_may_come_in_any_parts_and_be_padded_in_the_middle() {
+        let (mut plain, mut text) = (Vec::new(), Vec::new());
+        for length in 0..40_u8 {
+            let piece: Vec<u8> = (0..length).map(|at| at.wrapping_mul(73) ^ length).collect();
+            encode(&piece, &mut text);
+            plain.extend_from_slice(&piece);
+        }
+        assert!(
+            text.windows(2).any(|pair| pair == b"=="),
+            "it is padded within"
+        );
+        for size in 1..=text.len() {
+            assert_eq!(
+                in_parts(&text, size).as_deref(),
+                Ok(&*plain),
+                "parts of {size}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_found_in_any_parts() {
+        for wrong in [
+            &b"YQ"[..],
+            b"YQ=",
+            b"Y",
+            b"=",
+            b"====",
+            b"Y===",
+            b"YQ==YQ",
+            b"a b=",
+            b"YQ=a",
+            b"YWJj\n",
+            b"YWJjYW-j",
+            b"YWJjYW\xffj",
+            b"YWJj=",
+            b"YQ===",
+        ] {
+            for size in 1..=wrong.len() {
+                assert!(
+                    in_parts(wrong, size).is_err(),
+                    "{} by {size}",
+                    wrong.escape_ascii()
+                );
+            }
+        }
+        assert_eq!(in_parts(b"", 1), Ok(Vec::new()));
     }
 
     /// By `ngx_decode_base64`.

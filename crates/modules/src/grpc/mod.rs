@@ -163,8 +163,8 @@ impl Protocol for Grpc<'_> {
         Ok(CallTarget { found, web })
     }
 
-    fn reading(&self, request: &Request, target: &CallTarget) -> BodyReading {
-        BodyReading::of_stream(request.is_main() && !target.is_text())
+    fn reading(&self, request: &Request, _: &CallTarget) -> BodyReading {
+        BodyReading::of_stream(request.is_main())
     }
 
     async fn write(
@@ -175,8 +175,8 @@ impl Protocol for Grpc<'_> {
         (): &(),
     ) -> Result<OutgoingCall, u16> {
         let body = match begun {
+            begun if target.is_text() => web::decode_body(request, begun).await?,
             Some(begun) => begun.into(),
-            None if target.is_text() => RequestBody::Text(web::decode_body(request).await?),
             None => RequestBody::Stored,
         };
         let CallTarget { found, web } = target;

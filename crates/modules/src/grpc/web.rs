@@ -5,6 +5,7 @@
 
 use std::task::{Context, Poll};
 
+use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::Abort;
 use http::log;
@@ -12,12 +13,15 @@ use http::output::{Body, Piece};
 use http::request::Request;
 use http::response::Field;
 use http::source::{Break, Given, Source, Told};
-use proto::base64::{self, Alphabet};
+use proto::base64::{self, Decoder, NotBase64};
 use proto::header::{Known, KnownSet};
 
 use super::call;
 use super::settings::Settings;
+use crate::passing::http2::conversation::RequestBody;
 use crate::passing::http2::head::RequestHead;
+use crate::passing::http2::upload::decode_part;
+use crate::passing::upload::NOT_BASE64;
 
 /// The flag of the frame that holds trailers.
 const TRAILERS: u8 = 0x80;
@@ -98,52 +102,51 @@ impl Web {
     }
 }
 
-/// The body of a call that has come in base64, decoded; else the status to answer with.
-pub(super) async fn decode_body(request: &mut Request) -> Result<Bytes, u16> {
-    let text = match (request.body.in_memory(), request.body.file().cloned()) {
-        (Some(parts), _) => parts.concat(),
-        (None, Some(file)) => {
-            let length = usize::try_from(request.body.received()).unwrap_or(usize::MAX);
-            let mut text = Vec::new();
-            while text.len() < length {
-                match file.read_at(text.len() as u64, length - text.len()).await {
-                    Ok(part) if !part.is_empty() => text.extend_from_slice(&part),
-                    _ => return Err(500), // the file is the request's alone
-                }
-            }
-            text
+/// Bytes of text that are decoded between two turns of the loop, about.
+const DECODED_AT_ONCE: usize = 256 * 1024;
+
+/// What is sent as the body of a call that comes in base64, of which this much has come, or all; else the status to answer
+/// with. What has not come is decoded as it comes, and so is what lies in a file.
+pub(super) async fn decode_body(
+    request: &Request,
+    begun: Option<Pieces>,
+) -> Result<RequestBody, u16> {
+    let mut decoder = Decoder::default();
+    let mut decoded = Pieces::new();
+    let decoding = match (&begun, request.body.in_memory()) {
+        (Some(parts), _) => decode_parts(parts, &mut decoder, &mut decoded).await,
+        (None, Some(parts)) => {
+            let decoding = decode_parts(parts, &mut decoder, &mut decoded).await;
+            decoding.and_then(|()| decoder.finish())
         }
-        (None, None) => Vec::new(),
+        (None, None) => Ok(()),
     };
-    decode(&text).map(Bytes::from).ok_or_else(|| {
-        log::error!(
-            request,
-            Info,
-            "client sent a call of gRPC-Web that is not base64"
-        );
-        400
+    if decoding.is_err() {
+        log::error!(request, Info, "{NOT_BASE64}");
+        return Err(400);
+    }
+    Ok(match begun {
+        Some(_) => RequestBody::begun_in_base64(decoded, decoder),
+        None if request.body.file().is_some() => RequestBody::InBase64,
+        None => RequestBody::Text(decoded.concat().into()),
     })
 }
 
-/// Base64 in pieces, each of which may be padded.
-fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len() / 4 * 3);
-    let mut rest = text;
-    while !rest.is_empty() {
-        let padding = memchr::memchr(b'=', rest).unwrap_or(rest.len());
-        // A piece ends with the four characters that its padding stands in.
-        let end = padding.next_multiple_of(4).min(rest.len());
-        let (piece, behind) = rest.split_at_checked(end)?;
-        // Padding alone is no piece.
-        if piece.is_empty()
-            || !piece.len().is_multiple_of(4)
-            || !base64::decode(piece, Alphabet::Standard, &mut decoded)
-        {
-            return None;
+async fn decode_parts(
+    parts: &[Bytes],
+    decoder: &mut Decoder,
+    decoded: &mut Pieces,
+) -> Result<(), NotBase64> {
+    let mut at_once = 0;
+    for part in parts {
+        decoded.push(decode_part(decoder, part)?);
+        at_once += part.len();
+        if at_once >= DECODED_AT_ONCE {
+            engine::yield_now().await;
+            at_once = 0;
         }
-        rest = behind;
     }
-    Some(decoded)
+    Ok(())
 }
 
 /// The body of an answer, and its trailers as a frame behind it.
@@ -234,20 +237,5 @@ impl Source for WebBody {
 
     fn beginning(&self) -> &'static str {
         self.source.beginning()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_of_base64_may_be_padded() {
-        assert_eq!(decode(b"").as_deref(), Some(&b""[..]));
-        assert_eq!(decode(b"YQ==YmM=ZGVm").as_deref(), Some(&b"abcdef"[..]));
-        assert_eq!(decode(b"YQ==").as_deref(), Some(&b"a"[..]));
-        for wrong in [&b"YQ"[..], b"YQ=", b"Y", b"====", b"YQ==YQ", b"a b="] {
-            assert_eq!(decode(wrong), None, "{}", wrong.escape_ascii());
-        }
     }
 }

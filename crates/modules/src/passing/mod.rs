@@ -42,7 +42,7 @@ pub(crate) mod store;
 mod trailers;
 pub(crate) mod tries;
 pub(crate) mod tunnel;
-mod upload;
+pub(crate) mod upload;
 pub mod variables;
 mod whole;
 

@@ -14,6 +14,9 @@ use transport::Transport;
 use super::http2::upload::StreamUpload;
 use super::sending::{BACKLOG_MAX, BodyFraming, SENDING};
 
+/// What the log says of a body that is said to be text in base64, which only gRPC-Web has.
+pub(crate) const NOT_BASE64: &str = "client sent a call of gRPC-Web that is not base64";
+
 /// Why a body is not sent to its end.
 pub(crate) enum Stopped {
     /// By the client, on a stream of HTTP/2.
@@ -24,6 +27,8 @@ pub(crate) enum Stopped {
     TimedOut,
     /// The file cannot be read; what there is to log.
     File(String),
+    /// It is not the text in base64 that it is said to be.
+    NotBase64,
 }
 
 impl Stopped {
@@ -47,6 +52,7 @@ impl Stopped {
                 (504, Some((Level::Error, text)))
             }
             Stopped::File(text) => (500, Some((Level::Crit, text))),
+            Stopped::NotBase64 => (400, Some((Level::Info, NOT_BASE64.to_owned()))),
         };
         let told = fault.map(|(level, text)| Told::new(level, format!("{text} {SENDING}")));
         Some((status, told))

@@ -14,6 +14,7 @@ use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
+use proto::base64::Decoder;
 use proto::h2::ErrorCode;
 use proto::h2::client::Opening;
 
@@ -34,7 +35,7 @@ use crate::passing::response::{
 use crate::passing::sending::{SENDING, body_broken_off};
 use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, Conversation, Failure, client_left, failed, note};
-use crate::passing::upload::{RefusedWith, RestOfBody, Stopped};
+use crate::passing::upload::{NOT_BASE64, RefusedWith, RestOfBody, Stopped};
 
 /// How often a request that a peer has not looked at is sent again as if it had never been sent.
 const UNSERVED_MAX: u32 = 3;
@@ -47,6 +48,8 @@ pub(crate) enum RequestBody {
     Text(Bytes),
     /// What has been read of the client's, which is the whole.
     Stored,
+    /// What has been read of the client's into a file, which is the whole, decoded from base64.
+    InBase64,
     /// The client's as it comes, of which this much has come.
     Begun(Rc<Begun>),
 }
@@ -159,7 +162,9 @@ impl Conversation for Http2Conversation<'_> {
         let ends = match self.body {
             RequestBody::None => true,
             RequestBody::Text(text) => text.is_empty(),
-            RequestBody::Stored => request.body.length().unwrap_or_default() == 0,
+            RequestBody::Stored | RequestBody::InBase64 => {
+                request.body.length().unwrap_or_default() == 0
+            }
             RequestBody::Begun(_) => false,
         };
         let opening = Opening {
@@ -237,12 +242,16 @@ impl Http2Conversation<'_> {
         match self.body {
             RequestBody::None => {}
             RequestBody::Text(text) => sender.push([text.clone()], true),
-            RequestBody::Stored => {
+            RequestBody::Stored | RequestBody::InBase64 => {
                 if let Some(parts) = request.body.in_memory() {
                     sender.push(parts.iter().cloned(), true);
                 } else if let Some(file) = request.body.file().cloned() {
                     let length = request.body.received();
-                    let upload = StreamUpload::of_file(file, length, sender, timeout);
+                    let decoder = match self.body {
+                        RequestBody::InBase64 => Some(Decoder::default()),
+                        _ => None,
+                    };
+                    let upload = StreamUpload::of_file(file, length, decoder, sender, timeout);
                     return Ok(Some(upload));
                 }
             }
@@ -448,6 +457,10 @@ fn not_sent(request: &mut Request, exchange: &Exchange, stopped: Stopped) -> Att
         Stopped::TimedOut => {
             let error = std::io::ErrorKind::TimedOut.into();
             AttemptError::Failed(failed(request, &error, "send()", SENDING))
+        }
+        Stopped::NotBase64 => {
+            log::error!(request, Info, "{NOT_BASE64} {SENDING}");
+            AttemptError::Refused(400)
         }
         Stopped::File(text) => {
             log::error!(request, Crit, "{text} {SENDING}");

@@ -20,5 +20,5 @@ pub(crate) mod head;
 mod link;
 pub(super) mod links;
 pub(crate) mod stream;
-pub(super) mod upload;
+pub(crate) mod upload;
 pub(crate) mod whole;

@@ -13,6 +13,7 @@ use engine::file::File;
 use engine::select::{Either, either};
 use http::exchange::upload::Upload;
 use http::log;
+use proto::base64::{Decoder, NotBase64};
 
 use super::conversation::RequestBody;
 use super::flow::Flow;
@@ -46,16 +47,17 @@ impl StreamUpload {
         }
     }
 
-    /// From a file of this length.
+    /// From a file of this length, decoded where it is text in base64.
     pub(super) fn of_file(
         file: File,
         length: u64,
+        decoder: Option<Decoder>,
         sender: Sender,
         timeout: Duration,
     ) -> StreamUpload {
         StreamUpload {
             flow: Rc::clone(sender.flow()),
-            way: Box::pin(read(file, length, sender, timeout)),
+            way: Box::pin(read(file, length, decoder, sender, timeout)),
             is_of_client: false,
         }
     }
@@ -88,16 +90,32 @@ pub(crate) struct Begun {
     has_ended: Cell<bool>,
     /// Some of it is not kept.
     is_lost: Cell<bool>,
+    /// Decodes what comes, where that is text in base64.
+    decoder: RefCell<Option<Decoder>>,
 }
 
 impl Begun {
-    fn new(parts: Pieces) -> Begun {
+    fn new(parts: Pieces, decoder: Option<Decoder>) -> Begun {
         Begun {
             parts: RefCell::new(parts),
             length: Cell::new(0),
             has_ended: Cell::new(false),
             is_lost: Cell::new(false),
+            decoder: RefCell::new(decoder),
         }
+    }
+
+    /// What the next part that has come is passed on as, and whether the body `ends` with it. That may be nothing yet.
+    fn decoded(&self, part: Option<Bytes>, ends: bool) -> Result<Option<Bytes>, NotBase64> {
+        let mut decoder = self.decoder.borrow_mut();
+        let Some(decoder) = &mut *decoder else {
+            return Ok(part);
+        };
+        let decoded = part.map(|part| decode_part(decoder, &part)).transpose()?;
+        if ends {
+            decoder.finish()?;
+        }
+        Ok(decoded)
     }
 
     /// Notes parts that are passed on, and whether they are the last.
@@ -139,8 +157,22 @@ impl Begun {
 
 impl From<Pieces> for RequestBody {
     fn from(parts: Pieces) -> RequestBody {
-        RequestBody::Begun(Rc::new(Begun::new(parts)))
+        RequestBody::Begun(Rc::new(Begun::new(parts, None)))
     }
+}
+
+impl RequestBody {
+    /// The client's as it comes in base64, of which this much has come and been decoded.
+    pub(crate) fn begun_in_base64(parts: Pieces, decoder: Decoder) -> RequestBody {
+        RequestBody::Begun(Rc::new(Begun::new(parts, Some(decoder))))
+    }
+}
+
+/// What a part of a text in base64 stands for, as far as its bytes are whole.
+pub(crate) fn decode_part(decoder: &mut Decoder, part: &[u8]) -> Result<Bytes, NotBase64> {
+    let mut bytes = Vec::new();
+    decoder.decode(part, &mut bytes)?;
+    Ok(bytes.into())
 }
 
 async fn pass_on(
@@ -156,6 +188,9 @@ async fn pass_on(
             Either::Second(()) => return Ok(()),
         };
         let ends = part.is_none() || client.is_read();
+        let part = begun
+            .decoded(part, ends)
+            .map_err(|NotBase64| Stopped::NotBase64)?;
         begun.note(&part, ends);
         sender.push(part, ends);
         if ends {
@@ -167,7 +202,13 @@ async fn pass_on(
     drained(&sender, 0, timeout).await
 }
 
-async fn read(file: File, length: u64, sender: Sender, timeout: Duration) -> Result<(), Stopped> {
+async fn read(
+    file: File,
+    length: u64,
+    mut decoder: Option<Decoder>,
+    sender: Sender,
+    timeout: Duration,
+) -> Result<(), Stopped> {
     let mut offset = 0;
     while sender.flow().end().is_none() {
         let wanted = (length - offset).min(BACKLOG_MAX as u64) as usize;
@@ -181,6 +222,18 @@ async fn read(file: File, length: u64, sender: Sender, timeout: Duration) -> Res
         };
         offset += part.len() as u64;
         let ends = offset == length;
+        let part = match &mut decoder {
+            Some(decoder) => decode_part(decoder, &part)
+                .and_then(|part| {
+                    if ends {
+                        decoder.finish().map(|()| part)
+                    } else {
+                        Ok(part)
+                    }
+                })
+                .map_err(|NotBase64| Stopped::NotBase64)?,
+            None => part,
+        };
         sender.push([part], ends);
         drained(&sender, if ends { 0 } else { BACKLOG_MAX }, timeout).await?;
         if ends {
