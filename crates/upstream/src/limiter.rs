@@ -10,8 +10,12 @@
 //!
 //! The *base* is how long answers take while few requests are under way. The limit follows the *gradient*, the base (and half of
 //! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
-//! averaged as geometric means, since it is by ratios that they are compared: an answer that took a hundred times as long as others do, or a
-//! mixture of cheap and dear pages, then moves it little.
+//! averaged as geometric means, since it is by ratios that they are compared.
+//!
+//! *Two kinds of page.* Servers spend their time with dear pages, however many cheap ones they answer beside them. So an answer weighs as much as
+//! the time that it took (up to a few times the base: one alone does not stand for all), and a window lasts at least as long as an answer of the last
+//! one took, so that dear pages are in each: a burst of cheap ones alone changes nothing. Where half as many at a time take hardly
+//! less, it is not the others that they wait for: the base was measured by too few, and is measured again.
 //!
 //! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else. Then the
 //! limit grows, by one each time and within bounds, twofold while there is no base; and a base is not measured.
@@ -37,11 +41,17 @@ const WINDOW_ANSWERS: u32 = 20;
 const FIRST_ANSWERS: u32 = 6;
 /// A window with a few answers is closed after this time.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
+/// No window need last longer, whatever answers take.
+const WINDOW_TIME_MAX: Duration = Duration::from_secs(3);
+/// So many times the base an answer weighs at most, that one alone does not stand for all.
+const WEIGHT_MAX: f64 = 4.0;
 /// A base is measured again after this time, and after so many times as long as measuring took last.
 const BASE_AGE_MAX: Duration = Duration::from_secs(60);
 const MEASURING_SHARE: u32 = 40;
 /// Answers that come so much quicker than the base though more are under way say that the base is another by now.
-const QUICKER: f64 = 1.25;
+const QUICKER: f64 = 1.2;
+/// Where half as many at a time take hardly less, the base is not theirs either: by less than so much.
+const SLOWER_BY_ITSELF: f64 = 1.25;
 /// A base is measured again where so many windows in a row were too slow for any limit, or too quick for it.
 const WINDOWS_AMISS: u32 = 3;
 /// But not sooner after the last time.
@@ -67,6 +77,10 @@ pub(crate) struct Limiter {
     base: Option<f64>,
     window: Window,
     measured_at: Duration,
+    /// The logarithm of the seconds that answers of the last window took.
+    recent: Option<f64>,
+    /// The first window since it follows that was too slow: the limit then, and the logarithm of its time.
+    slow_at: Option<(f64, f64)>,
     /// When the first was let through since the base is being measured.
     measuring_since: Option<Duration>,
     measuring_took: Duration,
@@ -90,7 +104,9 @@ struct Window {
     /// `None` before the first answer.
     began: Option<Duration>,
     answers: u32,
-    /// Of the logarithms of their times, in seconds.
+    /// Of their times, each within its bound.
+    weight: f64,
+    /// Of the logarithms of their times, in seconds, by these weights.
     sum: f64,
     /// The most that were under way.
     most: usize,
@@ -114,6 +130,8 @@ impl Limiter {
             base: None,
             window: Window::default(),
             measured_at: now,
+            recent: None,
+            slow_at: None,
             measuring_since: None,
             measuring_took: Duration::ZERO,
             moved_at: now,
@@ -194,8 +212,13 @@ impl Limiter {
         }
         let window = &mut self.window;
         let began = *window.began.get_or_insert(now);
+        let seconds = time.max(Duration::from_micros(1)).as_secs_f64();
+        let weight = self
+            .base
+            .map_or(seconds, |base| seconds.min(base.exp() * WEIGHT_MAX));
         window.answers += 1;
-        window.sum += time.max(Duration::from_micros(1)).as_secs_f64().ln();
+        window.weight += weight;
+        window.sum += weight * seconds.ln();
         window.most = window.most.max(begun.beside);
         let whole = match self.doing {
             Doing::Following => WINDOW_ANSWERS.max(self.limit as u32),
@@ -203,15 +226,31 @@ impl Limiter {
             Doing::Measuring if self.base.is_none() => FIRST_ANSWERS,
             Doing::Measuring => WINDOW_ANSWERS,
         };
-        let is_late = now.saturating_sub(began) >= WINDOW_TIME && window.answers >= FIRST_ANSWERS;
-        if window.answers >= whole || is_late {
-            let window = std::mem::take(window);
+        let lasted = now.saturating_sub(began);
+        let is_late = lasted >= WINDOW_TIME && window.answers >= FIRST_ANSWERS;
+        if (window.answers >= whole || is_late) && lasted >= self.window_time_min() {
+            let window = std::mem::take(&mut self.window);
             self.judge(now, window);
         }
     }
 
+    /// So long a window lasts at least: as long as an answer takes, so that those that take long have their share in each.
+    fn window_time_min(&self) -> Duration {
+        let longest = self.base.into_iter().chain(self.recent).reduce(f64::max);
+        let seconds = longest.map_or(0.0, f64::exp);
+        let least = Duration::try_from_secs_f64(seconds)
+            .unwrap_or(WINDOW_TIME_MAX)
+            .min(WINDOW_TIME_MAX);
+        // Here all begin anew, and of those that take long the quickest are answered first.
+        match self.doing {
+            Doing::Measuring => (2 * least).min(WINDOW_TIME_MAX),
+            Doing::Growing | Doing::Following => least,
+        }
+    }
+
     fn judge(&mut self, now: Duration, window: Window) {
-        let mean = window.sum / f64::from(window.answers);
+        let mean = window.sum / window.weight;
+        self.recent = Some(mean);
         self.stuck_at = None;
         let Some(base) = self.base.filter(|_| self.doing != Doing::Measuring) else {
             let is_first = self.base.replace(mean).is_none() || self.limit <= LIMIT_MIN;
@@ -244,6 +283,13 @@ impl Limiter {
             true => self.amiss + 1,
             false => 0,
         };
+        if gradient < 1.0 {
+            let (limit, before) = *self.slow_at.get_or_insert((self.limit, mean));
+            // Fewer at a time would take less, if they were slow because of each other.
+            if self.limit <= limit / 2.0 && mean > before - SLOWER_BY_ITSELF.ln() {
+                self.amiss = WINDOWS_AMISS;
+            }
+        }
         let aim = self.limit * gradient.max(GRADIENT_MIN) + self.limit.sqrt();
         let next = match self.doing {
             Doing::Growing if gradient >= 1.0 => self.limit * 2.0,
@@ -272,6 +318,7 @@ impl Limiter {
         self.doing = doing;
         self.measured_at = now;
         self.window = Window::default();
+        self.slow_at = None;
         self.era += 1;
     }
 }

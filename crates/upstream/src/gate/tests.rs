@@ -35,11 +35,14 @@ struct Request {
     user: Option<usize>,
     /// Milliseconds of the core that it costs still.
     cost: f64,
+    is_dear: bool,
 }
 
 #[derive(Default, Debug)]
 struct Seen {
     served: usize,
+    /// Dear pages of those.
+    dear: usize,
     refused: usize,
     expired: usize,
     given_up: usize,
@@ -60,6 +63,9 @@ struct World {
     draw: Draw,
     /// What a page costs, in milliseconds: cheap ones, dear ones, the share of those.
     costs: (f64, f64, f64),
+    servers: usize,
+    /// So many cheap pages come at once, each time after so long.
+    bursts: Option<(usize, Duration)>,
     /// Nothing is computed until then.
     stalled_until: Duration,
     /// The servers wait for something else while they have a request, and need no core for that.
@@ -91,6 +97,8 @@ impl World {
             terms: terms(Concurrency::Adaptive),
             draw: Draw(seed),
             costs: (10.0, 10.0, 0.0),
+            servers: SERVERS,
+            bursts: None,
             stalled_until: Duration::ZERO,
             is_idle_work: false,
             in_service: Vec::new(),
@@ -150,16 +158,24 @@ impl World {
                 );
             }
         }
+        let mut asked: Vec<(Option<usize>, bool)> = Vec::new();
         for user in users {
-            let (cheap, dear, share) = self.costs;
-            let cost = match self.draw.next() < share {
-                true => dear,
-                false => cheap,
-            };
+            let is_dear = self.draw.next() < self.costs.2;
+            asked.push((user, is_dear));
+        }
+        if let Some((count, every)) = self.bursts
+            && self.now.as_millis().is_multiple_of(every.as_millis())
+        {
+            asked.extend((0..count).map(|_| (None, false)));
+        }
+        for (user, is_dear) in asked {
+            let (cheap, dear, _) = self.costs;
+            let cost = if is_dear { dear } else { cheap };
             let request = Request {
                 came: self.now,
                 user,
                 cost: cost * (0.5 + self.draw.next()),
+                is_dear,
             };
             match self.gate.enter_at(self.now, &self.terms) {
                 Entry::Admitted(admitted) => self.backlog.push_back((request, admitted)),
@@ -226,7 +242,7 @@ impl World {
     }
 
     fn compute(&mut self, offer: &Offer) {
-        while self.in_service.len() < SERVERS
+        while self.in_service.len() < self.servers
             && let Some(next) = self.backlog.pop_front()
         {
             self.in_service.push(next);
@@ -249,7 +265,10 @@ impl World {
             admitted.answered_at(self.now);
             admitted.end(self.now);
             match self.now - request.came < CLIENT_PATIENCE {
-                true => self.seen.served += 1,
+                true => {
+                    self.seen.served += 1;
+                    self.seen.dear += usize::from(request.is_dear);
+                }
                 false => self.seen.given_up += 1,
             }
             self.comes_back(&request, offer);
@@ -373,6 +392,59 @@ fn cheap_and_dear_pages_are_served_beside_each_other() {
     let mean = 0.95 * 2.0 + 0.05 * 200.0;
     assert!(seen.served as f64 > 60_000.0 / mean * 0.85, "{seen:?}");
     assert!(world.limit() >= 2);
+}
+
+/// Dear pages wait for something else, for 300 milliseconds; cheap ones of the same servers come in bursts, or as a trickle.
+#[test]
+fn cheap_pages_do_not_take_the_servers_from_dear_ones() {
+    let users = Offer::Users(60, Duration::ZERO);
+    let millis = Duration::from_millis;
+    for seed in [1, 2, 3] {
+        for (cheap, bursts) in [
+            (2.0, None),
+            (2.0, Some((200, SECOND))),
+            (2.0, Some((50, millis(200)))),
+            (2.0, Some((1, millis(50)))),
+            (2.0, Some((1, millis(7)))),
+            (10.0, Some((100, SECOND))),
+            (1.0, Some((1000, 7 * SECOND))),
+        ] {
+            let mut world = World::new(seed);
+            (world.is_idle_work, world.servers) = (true, 40);
+            world.costs = (cheap, 300.0, 1.0);
+            world.run(30 * SECOND, &users);
+            world.bursts = bursts;
+            let seen = world.run(180 * SECOND, &users);
+            assert!(
+                seen.dear > 180 * 125,
+                "{seed}: {bursts:?} of {cheap}: {seen:?}, {}",
+                world.limit()
+            );
+        }
+    }
+}
+
+/// The same where all share one core: a dear page costs ten milliseconds of it, and waiting in line is no reason for more at a time.
+#[test]
+fn cheap_pages_do_not_open_the_gate_for_dear_ones() {
+    let users = Offer::Users(60, Duration::ZERO);
+    for seed in [1, 2, 3] {
+        for (count, every) in [(20, 200), (100, 1000), (1, 10), (400, 5000)] {
+            let mut world = World::new(seed);
+            world.costs = (0.5, 10.0, 1.0);
+            world.bursts = Some((count, Duration::from_millis(every)));
+            world.run(20 * SECOND, &users);
+            let mut wide = 0;
+            for _ in 0..20 {
+                let seen = world.run(6 * SECOND, &users);
+                let (dear, limit) = (seen.dear / 6, world.limit());
+                assert!(dear > 80, "{seed}: {count} in {every} ms: {dear}, {limit}");
+                wide += usize::from(limit > 12);
+            }
+            // A burst that finds the servers quick may open it for a moment.
+            assert!(wide <= 3, "{seed}: {count} in {every} ms: {wide}");
+        }
+    }
 }
 
 #[test]
