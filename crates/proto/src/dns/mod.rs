@@ -324,9 +324,8 @@ fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Optio
     let mut aliases = HashMap::new();
     for record in of_kind(kind::CNAME) {
         let target = reader.inside(record).name()?;
-        aliases
-            .entry(&record.name)
-            .or_insert((target, seconds(record)));
+        // Of several that a name must not have the last holds, as in nginx.
+        aliases.insert(&record.name, (target, seconds(record)));
     }
     let mut names = HashSet::from([&question.name]);
     let (mut last, mut ttl) = (&question.name, u32::MAX);
@@ -353,8 +352,8 @@ fn follow(reader: &Reader<'_>, answers: &[Record], question: &Question) -> Optio
                 continue;
             }
         };
-        let has_room = addresses.len() < ADDRESSES_MAX && !addresses.contains(&address);
-        if has_room && names.contains(&record.name) {
+        // One that is there several times has that many shares of the requests, as in nginx.
+        if addresses.len() < ADDRESSES_MAX && names.contains(&record.name) {
             ttl = ttl.min(seconds(record));
             addresses.push(address);
         }

@@ -39,8 +39,8 @@ const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Resolution {
     /// Its addresses, at least one; IPv4 first.
     Addresses(Rc<[IpAddr]>),
-    /// Whose alias it is.
-    Alias(Name),
+    /// Whose alias it is. Where it has another for each family, their names are tried one after the other.
+    Alias(Rc<[Name]>),
     /// That it has no address, or that no server tells.
     Failed(Failure),
 }
@@ -84,6 +84,7 @@ impl Cache {
 
     /// The addresses of a name, its aliases followed.
     pub(super) async fn resolve(self: &Rc<Cache>, mut name: Name) -> Result<Vec<IpAddr>, Failure> {
+        let mut others = Aliases::default();
         for _ in 0..=ALIASES_MAX {
             let (resolution, fresh) = match self.remembered(&name) {
                 Some(resolution) => (resolution, false),
@@ -92,8 +93,8 @@ impl Cache {
             match resolution {
                 Resolution::Addresses(addresses) if fresh => return Ok(addresses.to_vec()),
                 Resolution::Addresses(addresses) => return Ok(turned(&addresses)),
-                Resolution::Alias(target) => name = target,
-                Resolution::Failed(failure) => return Err(failure),
+                Resolution::Alias(targets) => name = others.follow(&targets)?,
+                Resolution::Failed(failure) => name = others.instead(failure)?,
             }
         }
         Err(Failure::NotFound)
@@ -186,6 +187,25 @@ impl Cache {
                 Some(ttl?.min(bound))
             }
         }
+    }
+}
+
+/// The aliases of a name that are still to be tried.
+#[derive(Default)]
+pub(super) struct Aliases(Vec<Name>);
+
+impl Aliases {
+    /// The first of these names. The others are tried where it leads to no address.
+    pub(super) fn follow(&mut self, targets: &[Name]) -> Result<Name, Failure> {
+        let (first, others) = targets.split_first().ok_or(Failure::NotFound)?;
+        self.0.extend_from_slice(others);
+        Ok(first.clone())
+    }
+
+    /// The next name, where the last one has failed for this.
+    pub(super) fn instead(&mut self, failure: Failure) -> Result<Name, Failure> {
+        let next = self.0.pop().filter(|_| failure == Failure::NotFound);
+        next.ok_or(failure)
     }
 }
 

@@ -69,23 +69,22 @@ pub(super) async fn ask_for_service(
     Err(Failure::NotFound)
 }
 
-/// What the answers of all families amount to: a failure if any is one, the addresses of all, else an alias, else nothing.
+/// What the answers of all families amount to: a failure if any is one, the addresses of all, else the aliases, of which the families
+/// may have one each, else nothing.
 fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
-    let (mut alias, mut negative) = (None, Some(u32::MAX));
+    let (mut aliases, mut negative) = (Vec::new(), Some(u32::MAX));
     for answer in answers {
         match answer {
             Answer::Failed { failure, ttl } => return (Resolution::Failed(failure), ttl),
             Answer::Addresses { addresses, ttl } => {
-                for address in addresses {
-                    if !all.contains(&address) {
-                        all.push(address);
-                    }
-                }
+                all.extend(addresses);
                 shortest = shortest.min(ttl);
             }
             Answer::Alias { name, ttl } => {
-                alias.get_or_insert(name);
+                if !aliases.contains(&name) {
+                    aliases.push(name);
+                }
                 shortest = shortest.min(ttl);
             }
             Answer::Nothing { ttl } => {
@@ -97,10 +96,12 @@ fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32
             }
         }
     }
-    match alias {
-        _ if !all.is_empty() => (Resolution::Addresses(all.into()), Some(shortest)),
-        Some(name) => (Resolution::Alias(name), Some(shortest)),
-        None => (Resolution::Failed(Failure::NotFound), negative),
+    if !all.is_empty() {
+        (Resolution::Addresses(all.into()), Some(shortest))
+    } else if !aliases.is_empty() {
+        (Resolution::Alias(aliases.into()), Some(shortest))
+    } else {
+        (Resolution::Failed(Failure::NotFound), negative)
     }
 }
 
@@ -304,7 +305,7 @@ mod tests {
             name: name.clone(),
             ttl: 7,
         };
-        let resolution = Resolution::Alias(name);
+        let resolution = Resolution::Alias([name].into());
         assert_eq!(
             combine([alias.clone(), nothing(None)]),
             (resolution, Some(7))

@@ -289,14 +289,22 @@ impl Resolving {
         &self,
         mut name: dns::Name,
     ) -> Result<(Vec<IpAddr>, Duration), dns::Failure> {
+        let mut others = cache::Aliases::default();
         for _ in 0..=dns::ALIASES_MAX {
             let asked = client::ask(&self.resolver, &name, 0, || true).await;
             match asked {
                 Some((cache::Resolution::Addresses(addresses), ttl)) => {
-                    return Ok((addresses.to_vec(), self.lifetime(ttl)));
+                    // Each is one server, however often it is said.
+                    let mut once = Vec::new();
+                    for address in addresses.iter() {
+                        if !once.contains(address) {
+                            once.push(*address);
+                        }
+                    }
+                    return Ok((once, self.lifetime(ttl)));
                 }
-                Some((cache::Resolution::Alias(target), _)) => name = target,
-                Some((cache::Resolution::Failed(failure), _)) => return Err(failure),
+                Some((cache::Resolution::Alias(targets), _)) => name = others.follow(&targets)?,
+                Some((cache::Resolution::Failed(failure), _)) => name = others.instead(failure)?,
                 None => break,
             }
         }
@@ -395,6 +403,115 @@ mod tests {
         let timed_out = Err(Unresolved::TimedOut);
         assert!(found.iter().all(|one| one.addresses == timed_out));
         assert!((TIMEOUT..2 * TIMEOUT).contains(&time), "{time:?}");
+    }
+
+    /// What a server says of the address of this name in this family: aliases of the question, then addresses of it.
+    fn said(name: &[u8], is_v4: bool) -> (&'static [&'static [u8]], &'static [[u8; 4]]) {
+        match (name, is_v4) {
+            (b"ok", true) => (&[], &[[10, 0, 0, 9]]),
+            (b"same", true) => (&[], &[[10, 0, 0, 7], [10, 0, 0, 7], [10, 0, 0, 9]]),
+            (b"dead-end", _) => (&[b"none"], &[]),
+            (b"first", true) | (b"second", false) => (&[b"ok"], &[]),
+            (b"first", false) | (b"second", true) => (&[b"none"], &[]),
+            (b"third", true) => (&[b"dead-end"], &[]),
+            (b"third", false) => (&[b"second"], &[]),
+            (b"nowhere", true) => (&[b"none"], &[]),
+            (b"nowhere", false) => (&[b"dead-end"], &[]),
+            (b"one", true) => (&[b"ok"], &[]),
+            (b"several", _) => (&[b"none", b"ok"], &[]),
+            (b"circle", true) => (&[b"round"], &[]),
+            (b"circle", false) => (&[b"circle"], &[]),
+            (b"round", _) => (&[b"circle"], &[]),
+            _ => (&[], &[]),
+        }
+    }
+
+    /// The message by which the server says so.
+    fn message(question: &[u8]) -> Vec<u8> {
+        let length = usize::from(question[12]);
+        let name = &question[13..13 + length];
+        let (aliases, addresses) = said(name, question[13 + length + 2] == 1);
+        let mut answer = question.to_vec();
+        (answer[2], answer[7]) = (0x80, (aliases.len() + addresses.len()) as u8);
+        let mut put = |kind: u8, data: &[u8]| {
+            answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8]);
+            answer.extend(data);
+        };
+        for alias in aliases {
+            put(5, &[&[alias.len() as u8], *alias, &[0]].concat());
+        }
+        for address in addresses {
+            put(1, address);
+        }
+        answer
+    }
+
+    /// Of several aliases, one for each family, each is followed until one has an address.
+    #[test]
+    fn aliases_that_differ_and_addresses_that_do_not() {
+        let settings = engine::Settings::default();
+        let mut runtime = sim::runtime(1, Faults::default(), settings).unwrap();
+        runtime.block_on(async {
+            let address = Address::Inet("10.0.0.1:53".parse().unwrap());
+            let server = DatagramSocket::bind(&address).unwrap();
+            engine::spawn(async move {
+                while let Ok(question) = server.recv().await {
+                    let answer = message(&question.bytes);
+                    server.push(question.with(Bytes::from(answer)));
+                    server.start_send();
+                }
+            });
+            let resolver = Arc::new(Resolver {
+                servers: [address].into(),
+                valid: None,
+                ipv4: true,
+                ipv6: true,
+            });
+            let cache = Rc::new(Cache::new(&resolver));
+            let resolving = Resolving {
+                resolver,
+                timeout: Duration::from_secs(30),
+            };
+            let found = |last: &[u8]| -> Vec<IpAddr> {
+                last.iter()
+                    .map(|last| IpAddr::from([10, 0, 0, *last]))
+                    .collect()
+            };
+            for (name, expected) in [
+                (&b"ok"[..], &[9][..]),
+                (b"first", &[9]),
+                (b"second", &[9]),
+                (b"third", &[9]),
+                (b"one", &[9]),
+                (b"several", &[9]),
+                (b"dead-end", &[]),
+                (b"nowhere", &[]),
+                (b"circle", &[]),
+                (b"none", &[]),
+            ] {
+                let shown = name.escape_ascii();
+                let expected = match expected {
+                    [] => Err(dns::Failure::NotFound),
+                    some => Ok(found(some)),
+                };
+                // Asked for, and remembered.
+                for _ in 0..2 {
+                    let name = dns::Name::parse(name).unwrap();
+                    assert_eq!(cache.resolve(name).await, expected, "{shown}");
+                }
+                let looked_up = resolving.look_up(name).await;
+                let looked_up = looked_up.map(|(addresses, _)| addresses);
+                assert_eq!(looked_up, expected.map_err(Unresolved::Failed), "{shown}");
+            }
+            // As in nginx each is tried as often as it is said; a server of an `upstream` is one.
+            let same = dns::Name::parse(b"same").unwrap();
+            assert_eq!(cache.resolve(same).await, Ok(found(&[7, 7, 9])));
+            let looked_up = resolving.look_up(b"same").await;
+            assert_eq!(
+                looked_up.map(|(addresses, _)| addresses),
+                Ok(found(&[7, 9]))
+            );
+        });
     }
 
     #[test]
