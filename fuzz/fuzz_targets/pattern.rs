@@ -14,9 +14,9 @@ fuzz_target!(|input: (bool, &[u8])| {
 
 fn groups(ast: &Ast) -> u32 {
     match ast {
-        Ast::Byte(_) | Ast::Look(_) => 0,
+        Ast::Byte(_) | Ast::Look(_) | Ast::ResetStart => 0,
         Ast::Capture { inner, .. } => 1 + groups(inner),
         Ast::Concat(all) | Ast::Branches(all) => all.iter().map(groups).sum(),
-        Ast::Repeat { inner, .. } => groups(inner),
+        Ast::Repeat { inner, .. } | Ast::Around { inner, .. } => groups(inner),
     }
 }

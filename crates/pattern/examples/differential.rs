@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tidegate_pattern::differential::{Compared, Source, compare};
+use tidegate_pattern::differential::{Compared, Source, compare, compare_list};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -29,6 +29,17 @@ fn main() {
         let (mut source, mut subjects) = (Source::new(&bytes[..96]), Source::new(&bytes[96..]));
         let (caseless, pattern) = (source.caseless(), source.pattern());
         let subject = subjects.subject();
+        let lists: Vec<u8> = (0..64).flat_map(|_| next().to_le_bytes()).collect();
+        let list = Source::new(&lists).list();
+        for end in [4, subject.len()] {
+            match compare_list(&list, &subject[..end.min(subject.len())]) {
+                Ok(compared) => *counts.entry(format!("list: {compared:?}")).or_default() += 1,
+                Err(difference) => {
+                    println!("list: {difference}");
+                    differences += 1;
+                }
+            }
+        }
         for end in [4, 12, 20, subject.len()] {
             match compare(&pattern, caseless, &subject[..end.min(subject.len())]) {
                 Ok(Compared::OnPcre(beyond)) => {

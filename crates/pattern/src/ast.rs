@@ -1,4 +1,5 @@
-//! What a pattern means, as far as it is regular: sets of bytes, places, groups, branches and repetitions.
+//! What a pattern means, as far as it is regular: sets of bytes, places, groups, branches,
+//! repetitions, look-around.
 //!
 //! Nothing of the syntax is left here. Options such as `(?i)` have been applied to what they stand before: a letter
 //! under `(?i)` is a set of two bytes.
@@ -34,6 +35,75 @@ pub enum Ast {
         /// What is repeated.
         inner: Box<Ast>,
     },
+    /// A place where something else matches, or does not: `(?=`, `(?!`, `(?<=`, `(?<!`.
+    Around {
+        /// Whether what follows the place is looked at; else what stands before it.
+        ahead: bool,
+        /// Whether it must not match.
+        negated: bool,
+        /// What is looked for.
+        inner: Box<Ast>,
+    },
+    /// `\K`: the match is said to begin here.
+    ResetStart,
+}
+
+impl Ast {
+    /// Whether it may match nothing.
+    pub fn may_be_empty(&self) -> bool {
+        match self {
+            Ast::Byte(_) => false,
+            Ast::Look(_) | Ast::Around { .. } | Ast::ResetStart => true,
+            Ast::Capture { inner, .. } => inner.may_be_empty(),
+            Ast::Concat(items) => items.iter().all(Ast::may_be_empty),
+            Ast::Branches(branches) => branches.iter().any(Ast::may_be_empty),
+            Ast::Repeat { min, inner, .. } => *min == 0 || inner.may_be_empty(),
+        }
+    }
+
+    /// Whether a group captures within.
+    pub fn captures(&self) -> bool {
+        match self {
+            Ast::Byte(_) | Ast::Look(_) | Ast::ResetStart => false,
+            Ast::Capture { .. } => true,
+            Ast::Concat(all) | Ast::Branches(all) => all.iter().any(Ast::captures),
+            Ast::Repeat { inner, .. } | Ast::Around { inner, .. } => inner.captures(),
+        }
+    }
+
+    /// About how many states an automaton for it has.
+    pub fn states(&self) -> usize {
+        match self {
+            Ast::Byte(_) | Ast::Look(_) | Ast::ResetStart => 1,
+            Ast::Capture { inner, .. } => inner.states().saturating_add(2),
+            Ast::Around { inner, .. } => inner.states().saturating_add(1),
+            Ast::Concat(all) | Ast::Branches(all) => all
+                .iter()
+                .fold(1, |sum, part| part.states().saturating_add(sum)),
+            Ast::Repeat {
+                min, max, inner, ..
+            } => {
+                let copies = max.unwrap_or(min.saturating_add(1)).max(1) as usize;
+                inner.states().saturating_add(1).saturating_mul(copies)
+            }
+        }
+    }
+
+    /// The most bytes that it matches; `None` without end.
+    pub fn length_max(&self) -> Option<usize> {
+        match self {
+            Ast::Byte(_) => Some(1),
+            Ast::Look(_) | Ast::Around { .. } | Ast::ResetStart => Some(0),
+            Ast::Capture { inner, .. } => inner.length_max(),
+            Ast::Concat(items) => items
+                .iter()
+                .try_fold(0_usize, |sum, item| sum.checked_add(item.length_max()?)),
+            Ast::Branches(branches) => branches
+                .iter()
+                .try_fold(0, |most, branch| Some(branch.length_max()?.max(most))),
+            Ast::Repeat { max, inner, .. } => inner.length_max()?.checked_mul((*max)? as usize),
+        }
+    }
 }
 
 /// A place between two bytes, without PCRE2's UTF and UCP.
@@ -53,6 +123,19 @@ pub enum Look {
     WordBoundary,
     /// `\B`.
     NotWordBoundary,
+}
+
+impl Look {
+    /// All of them.
+    pub(crate) const ALL: [Look; 7] = [
+        Look::Start,
+        Look::End,
+        Look::LastEnd,
+        Look::LineStart,
+        Look::LineEnd,
+        Look::WordBoundary,
+        Look::NotWordBoundary,
+    ];
 }
 
 /// A set of bytes.
@@ -105,9 +188,18 @@ impl ByteSet {
 
     /// With each ASCII letter, the same letter of the other case.
     pub fn caseless(&self) -> ByteSet {
-        ByteSet::of(|byte| {
-            self.contains(byte.to_ascii_lowercase()) || self.contains(byte.to_ascii_uppercase())
-        })
+        // `A` to `Z` are bits 1 to 26 of the second word, `a` to `z` the same of its upper half.
+        const UPPER: u64 = 0x07ff_fffe;
+        let [first, letters, third, fourth] = self.0;
+        let upper = (letters | letters >> 32) & UPPER;
+        ByteSet([first, letters | upper | upper << 32, third, fourth])
+    }
+
+    /// The lowest byte that is in it.
+    pub fn first(&self) -> Option<u8> {
+        let mut words = self.0.iter().enumerate();
+        let (index, word) = words.find(|(_, word)| **word != 0)?;
+        Some(index as u8 * 64 + word.trailing_zeros() as u8)
     }
 
     /// Whether no byte is in both.

@@ -64,7 +64,7 @@ pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Be
             b'\\' => match escape::read(text, None)? {
                 Escape::Byte(byte) => class.byte(byte)?,
                 Escape::Set(set) => class.set(set)?,
-                Escape::Look(_) => return Err(Beyond::Refused),
+                Escape::Look(_) | Escape::ResetStart => return Err(Beyond::Refused),
             },
             b'-' => class.hyphen()?,
             byte => class.byte(byte)?,

@@ -2,7 +2,11 @@
 //! that most are valid and short, and both engines must say the same.
 
 use crate::beyond::Beyond;
-use crate::{Pattern, Spans, Undecided, parser, pcre};
+use crate::prefilter::{Hit, Prefilter};
+use crate::{Pattern, Spans, Undecided, literal, parser, pcre};
+
+/// Enough steps for what is made here.
+const STEPS_MAX: u32 = 10_000_000;
 
 /// Decisions for what is to be made, one byte each; zeros once they have run out.
 pub struct Source<'a> {
@@ -58,6 +62,24 @@ impl<'a> Source<'a> {
         text.into_bytes()
     }
 
+    /// Several patterns, some of them words, as lists of crawlers have them.
+    pub fn list(&mut self) -> Vec<(Vec<u8>, bool)> {
+        let count = 8 + self.below(6);
+        let one = |source: &mut Source<'_>| {
+            let caseless = source.once_in(2);
+            if source.once_in(2) {
+                return (source.pattern(), caseless);
+            }
+            let mut text = source.one(&["", "\\b", "(?:\\b)", "^", "\\B"]).to_owned();
+            for _ in 0..2 + source.below(2) {
+                text += source.one(LETTERS);
+            }
+            text += source.one(&["", "\\b", "(?:\\b)", "$", "\\B", ".*a", "(b|a)"]);
+            (text.into_bytes(), caseless)
+        };
+        (0..count).map(|_| one(self)).collect()
+    }
+
     /// A subject that a pattern has something to do with.
     pub fn subject(&mut self) -> Vec<u8> {
         let mut subject = Vec::new();
@@ -69,7 +91,14 @@ impl<'a> Source<'a> {
     }
 
     fn branches(&mut self, text: &mut String, depth: usize) {
+        // What all branches begin with tempts to be taken out.
+        let shared = if self.once_in(6) {
+            self.one(&[".*", "a*?", "(?:a|ab)", "\\w+", "b?"])
+        } else {
+            ""
+        };
         loop {
+            *text += shared;
             for _ in 0..self.below(4) + usize::from(!self.once_in(8)) {
                 self.item(text, depth);
             }
@@ -160,6 +189,7 @@ const RARE: &[&str] = &[
 ];
 const OPENING: &[&str] = &[
     "(", "(", "(", "(?:", "(?:", "(?i:", "(?s:", "(?m:", "(?<n>", "(?-i:", "(?x:", "(?U:", "(?|",
+    "(?=", "(?!", "(?<=", "(?<!",
 ];
 const QUANTIFIERS: &[&str] = &[
     "*", "+", "?", "*", "+", "?", "{2}", "{1,2}", "{0,3}", "{,2}", "{1,}", "{2,}", "{0}",
@@ -279,23 +309,83 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
         }
         _ => {}
     }
-    if let Some(beyond) = pattern.beyond() {
-        return Ok(Compared::OnPcre(beyond));
-    }
-    let other = pcre::Pcre::new(pattern.text(), caseless).map_err(|refusal| refusal.to_string())?;
-    let (mut ours, mut its) = (Spans::default(), Spans::default());
+    let other = pcre::Pcre::new(pattern.text(), caseless, STEPS_MAX)
+        .map_err(|refusal| refusal.to_string())?;
+    let mut its = Spans::default();
     let theirs = match other.matches(subject, Some(&mut its)) {
         Ok(theirs) => theirs,
         Err(Undecided { .. }) => return Ok(Compared::Undecided),
     };
-    let found = pattern.captures(subject, &mut ours);
-    let same =
-        found == Ok(theirs) && pattern.is_match(subject) == Ok(theirs) && (!theirs || ours == its);
-    if same {
-        return Ok(Compared::Same);
+    let differs = |engine: &str, found: Result<bool, Undecided>, ours: &Spans| {
+        let subject = subject.escape_ascii();
+        Err(format!(
+            "{engine}: {shown} (caseless: {caseless}) on {subject}: {found:?} {ours:?}, \
+             PCRE2 {theirs} {its:?}"
+        ))
+    };
+    let mut ours = Spans::default();
+    let bits = Pattern::deferred(text, caseless).map_err(|refusal| refusal.to_string())?;
+    for (engine, pattern) in [("engine", &pattern), ("bits", &bits)] {
+        let found = pattern.captures(subject, &mut ours);
+        let same = found == Ok(theirs)
+            && pattern.is_match(subject) == Ok(theirs)
+            && (!theirs || ours == its);
+        if !same {
+            return differs(engine, found, &ours);
+        }
     }
+    let ast = parsed.as_ref().map(|parsed| &parsed.ast);
+    if let Some(texts) = ast.ok().and_then(literal::needed) {
+        let subject = subject.to_ascii_lowercase();
+        let mut texts = texts.iter();
+        let has_one = texts.any(|text| subject.windows(text.len()).any(|part| part == text));
+        if theirs && !has_one {
+            return differs("texts", Ok(false), &ours);
+        }
+    }
+    Ok(match pattern.beyond() {
+        Some(beyond) => Compared::OnPcre(beyond),
+        None => Compared::Same,
+    })
+}
+
+/// Gives a list of patterns and a subject to both: the first one that matches must be the same. The
+/// error tells a difference in words.
+pub fn compare_list(texts: &[(Vec<u8>, bool)], subject: &[u8]) -> Result<Compared, String> {
+    let mut patterns = Vec::new();
+    let mut others = Vec::new();
+    for (text, caseless) in texts {
+        if let Ok(pattern) = Pattern::deferred(text, *caseless) {
+            others.push(pcre::Pcre::new(pattern.text(), *caseless, STEPS_MAX));
+            patterns.push(pattern);
+        }
+    }
+    let mut first = None;
+    for (number, other) in others.iter().enumerate() {
+        let other = other.as_ref().map_err(|refusal| refusal.to_string())?;
+        match other.matches(subject, None) {
+            Ok(true) => {
+                first = Some(number);
+                break;
+            }
+            Ok(false) => {}
+            Err(Undecided { .. }) => return Ok(Compared::Undecided),
+        }
+    }
+    let list = Prefilter::new(&patterns);
+    let found = list.first(subject, |number, hit| match hit {
+        Hit::Candidate => patterns[number].is_match(subject),
+        Hit::Match => Ok(true),
+    });
+    match found {
+        Ok(found) if found == first => return Ok(Compared::Same),
+        // A bound of the server's is smaller than the one here.
+        Err(_) => return Ok(Compared::Undecided),
+        Ok(_) => {}
+    }
+    let shown: Vec<String> = patterns.iter().map(|one| one.text().to_owned()).collect();
     let subject = subject.escape_ascii();
     Err(format!(
-        "{shown} (caseless: {caseless}) on {subject}: {found:?} {ours:?}, PCRE2 {theirs} {its:?}"
+        "{shown:?} on {subject}: {found:?}, PCRE2 {first:?}"
     ))
 }

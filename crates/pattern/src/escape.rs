@@ -12,6 +12,8 @@ pub(crate) enum Escape {
     Set(ByteSet),
     /// A place.
     Look(Look),
+    /// `\K`.
+    ResetStart,
 }
 
 /// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and `None` within a
@@ -75,7 +77,7 @@ fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
             });
         }
         b'k' => return Err(Beyond::BackReference),
-        b'K' => return Err(Beyond::ResetStart),
+        b'K' => Escape::ResetStart,
         b'R' => return Err(Beyond::Newline),
         _ => return Err(Beyond::Unicode),
     })

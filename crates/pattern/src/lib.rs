@@ -2,9 +2,11 @@
 //!
 //! Every pattern is compiled by PCRE2 when a configuration is loaded, so what it refuses is refused in its words, and
 //! what it takes is taken. Then our own [`parser`] reads the pattern. What is regular and provably means the same
-//! runs as a finite automaton (`regex-automata`), whose time is linear in the subject; all else runs on PCRE2's
-//! interpreter, within bounds ([`STEPS_MAX`]). Where those are reached, or a subject is not UTF-8 though the pattern asks
-//! for it, the match is [`Undecided`]: that is neither yes nor no, and the server must not take it for either.
+//! runs as a finite automaton (`regex-automata`), whose time is linear in the subject, and as one whose time is also
+//! short (`bits`) where a subject could make the former slow. All else runs on PCRE2's interpreter, within bounds
+//! ([`STEPS_MAX`]). Where those are reached, or a subject is not UTF-8 though the pattern asks for it, the match is
+//! [`Undecided`]: that is neither yes nor no, and the server must not take it for either. Of long lists a
+//! [`Prefilter`] says which patterns must be asked at all.
 //!
 //! Deliberately not here: requests, variables, logs, configuration. The references are pcre2pattern(3) and
 //! `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx 1.31 for options and words.
@@ -13,46 +15,77 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use aho_corasick::AhoCorasick;
 use regex_automata::util::primitives::NonMaxUsize;
 use regex_automata::{Input, meta};
 
 pub mod ast;
 mod beyond;
+mod bits;
 mod class;
 #[cfg(any(test, feature = "differential"))]
 pub mod differential;
 mod escape;
+mod graph;
+mod literal;
 mod lower;
 pub mod parser;
 mod pcre;
+mod prefilter;
 
+use ast::Ast;
 pub use beyond::Beyond;
-use pcre::Pcre;
-pub use pcre::{DEPTH_MAX, MEMORY_MAX_KIB, STEPS_MAX};
+use bits::{Bits, Found};
+use graph::Graph;
+pub use pcre::{DEPTH_MAX, MEMORY_MAX_KIB, STEPS_MAX, STEPS_MAX_OF_BACK_REFERENCES};
+use pcre::{Pcre, STEPS_MAX_BEFORE_BITS};
+pub use prefilter::{Hit, Prefilter};
 
 /// The largest automaton in bytes; what would be larger runs on PCRE2.
 pub const AUTOMATON_SIZE_MAX: usize = 10 << 20;
 /// Memory for states that an automaton has met, in bytes per thread and pattern.
 const STATES_SIZE_MAX: usize = 2 << 20;
+/// An automaton of at most so many states decides about every subject.
+const STATES_MAX_FOR_ALL: usize = 64;
+/// A larger one decides as long as its states times the subject's bytes are at most this: where a
+/// subject leads it to ever new sets of states, it visits all of them for each byte, which takes
+/// about 10 ns a state.
+const VISITS_MAX: usize = 250_000;
+/// From so many states on, [`Bits`] are made with the configuration, not with the first subject
+/// that needs them.
+const STATES_MIN_FOR_EARLY_BITS: usize = 2_000;
 
 /// A compiled pattern.
 #[derive(Debug)]
 pub struct Pattern {
     text: Box<str>,
     caseless: bool,
-    engine: Engine,
-    names: Vec<(usize, String)>,
+    names: Box<[(usize, String)]>,
     groups: usize,
+    engine: OnceLock<Engine>,
+    /// What decides where the engine would take too long; nothing if the pattern is not regular, or
+    /// too large for it.
+    bits: OnceLock<Option<Box<Bits>>>,
 }
 
+/// What runs a pattern first.
 #[derive(Debug)]
 enum Engine {
+    /// A finite automaton.
     Automaton {
         regex: meta::Regex,
-        /// Subjects that end in a line feed are PCRE2's, which is compiled (again) when the first of them comes.
+        /// Subjects that end in a line feed are not its.
         minds_last_line_feed: bool,
+        /// About how many states it has, before any is met.
+        states: usize,
+        /// Texts one of which is in every subject that the pattern matches, if there are such.
+        texts: OnceLock<Option<AhoCorasick>>,
+        /// For subjects that neither it nor [`Bits`] can decide about.
         pcre: OnceLock<Option<Box<Pcre>>>,
     },
+    /// [`Bits`] alone.
+    Bits,
+    /// PCRE2, because of this.
     Pcre(Box<Pcre>, Beyond),
 }
 
@@ -94,6 +127,13 @@ impl std::error::Error for Refusal {}
 pub struct Undecided {
     /// PCRE2's number, as nginx logs it: -47 for steps, -53 for depth, -63 for memory, -3 to -23 for UTF-8.
     pub code: i32,
+}
+
+impl Undecided {
+    /// Whether a bound was reached.
+    fn is_bound(self) -> bool {
+        matches!(self.code, -47 | -53 | -63)
+    }
 }
 
 /// Where the groups of a match lie; the first is the whole match. Its memory is used again.
@@ -139,36 +179,47 @@ impl Spans {
 impl Pattern {
     /// Compiles a pattern; `caseless` is nginx's `~*`.
     pub fn new(pattern: &[u8], caseless: bool) -> Result<Pattern, Refusal> {
-        let (text, pcre) = compile(pattern, caseless)?;
-        let automaton = automaton(text.as_bytes(), caseless, pcre.names().len());
-        Ok(Pattern::with(text, caseless, pcre, automaton))
+        let pattern = Pattern::deferred(pattern, caseless)?;
+        pattern.prepare();
+        Ok(pattern)
+    }
+
+    /// Asks PCRE2 about a pattern that is seldom matched: unless [`Pattern::prepare`] is called,
+    /// the first subject makes a small engine for it.
+    pub fn deferred(pattern: &[u8], caseless: bool) -> Result<Pattern, Refusal> {
+        let (text, pcre) = compile(pattern, caseless, STEPS_MAX)?;
+        Ok(Pattern::with(text, caseless, &pcre))
     }
 
     /// Compiles a pattern that will match once: an automaton would take longer to build than it could spare.
     pub fn for_one_match(pattern: &[u8]) -> Result<Pattern, Refusal> {
-        let (text, pcre) = compile(pattern, false)?;
-        Ok(Pattern::with(text, false, pcre, Err(Beyond::OneMatch)))
+        let (text, pcre) = compile(pattern, false, STEPS_MAX)?;
+        let pattern = Pattern::with(text, false, &pcre);
+        let engine = Engine::Pcre(Box::new(pcre), Beyond::OneMatch);
+        // It is new, so nothing is set.
+        let _ = pattern.engine.set(engine);
+        Ok(pattern)
     }
 
-    fn with(
-        text: String,
-        caseless: bool,
-        pcre: Pcre,
-        automaton: Result<Engine, Beyond>,
-    ) -> Pattern {
-        let groups = pcre.names().len();
+    fn with(text: String, caseless: bool, pcre: &Pcre) -> Pattern {
         let names = pcre.names().iter().cloned().enumerate();
-        let names = names
-            .filter_map(|(group, name)| Some((group, name?)))
-            .collect();
-        let engine = automaton.unwrap_or_else(|beyond| Engine::Pcre(Box::new(pcre), beyond));
+        let names = names.filter_map(|(group, name)| Some((group, name?)));
         Pattern {
             text: text.into(),
             caseless,
-            engine,
-            names,
-            groups,
+            names: names.collect(),
+            groups: pcre.names().len(),
+            engine: OnceLock::new(),
+            bits: OnceLock::new(),
         }
+    }
+
+    /// Makes the engine that is fastest for ordinary subjects.
+    pub fn prepare(&self) {
+        self.engine.get_or_init(|| {
+            self.automaton()
+                .unwrap_or_else(|beyond| self.pcre_engine(beyond))
+        });
     }
 
     /// The pattern as written; bytes that are not UTF-8 as escapes.
@@ -188,55 +239,184 @@ impl Pattern {
 
     /// Why it runs on PCRE2; `None` if it runs as an automaton.
     pub fn beyond(&self) -> Option<Beyond> {
-        match &self.engine {
-            Engine::Automaton { .. } => None,
+        match self.engine() {
+            Engine::Automaton { .. } | Engine::Bits => None,
             Engine::Pcre(_, beyond) => Some(*beyond),
         }
     }
 
     /// Whether it matches.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
-        match self.automaton(subject) {
-            Some(regex) => Ok(regex.is_match(subject)),
-            None => self.pcre()?.matches(subject, None),
+        match self.engine() {
+            Engine::Automaton { regex, .. } if self.automaton_decides(subject) => {
+                Ok(regex.is_match(subject))
+            }
+            Engine::Automaton { texts, .. } if self.lacks_texts(texts, subject) => Ok(false),
+            Engine::Automaton { regex, pcre, .. } => match self.bits() {
+                Some(bits) => Ok(bits.is_match(subject)),
+                None if self.means_the_same(subject) => Ok(regex.is_match(subject)),
+                None => self.pcre(pcre)?.matches(subject, None),
+            },
+            Engine::Bits => {
+                let bits = self.bits().ok_or(Undecided { code: NO_MEMORY })?;
+                Ok(bits.is_match(subject))
+            }
+            Engine::Pcre(pcre, _) => match pcre.matches(subject, None) {
+                Err(undecided) if undecided.is_bound() => match self.bits() {
+                    Some(bits) => Ok(bits.is_match(subject)),
+                    None => Err(undecided),
+                },
+                decided => decided,
+            },
         }
     }
 
     /// Whether it matches, and where its groups lie. Without a match, the spans hold nothing of meaning.
     pub fn captures(&self, subject: &[u8], spans: &mut Spans) -> Result<bool, Undecided> {
-        match self.automaton(subject) {
-            Some(regex) => {
-                spans.slots.clear();
-                spans.slots.resize(self.groups * 2, None);
-                let found = regex.search_slots(&Input::new(subject), &mut spans.slots);
-                Ok(found.is_some())
+        match self.engine() {
+            Engine::Automaton { regex, .. } if self.automaton_decides(subject) => {
+                Ok(self.automaton_captures(regex, subject, spans))
             }
-            None => self.pcre()?.matches(subject, Some(spans)),
+            Engine::Automaton { texts, .. } if self.lacks_texts(texts, subject) => Ok(false),
+            Engine::Automaton { regex, pcre, .. } => match self.bits_capture(subject, spans) {
+                Some(found) => Ok(found),
+                None if self.means_the_same(subject) => {
+                    Ok(self.automaton_captures(regex, subject, spans))
+                }
+                None => self.pcre(pcre)?.matches(subject, Some(spans)),
+            },
+            Engine::Bits => {
+                let found = self.bits_capture(subject, spans);
+                found.ok_or(Undecided { code: NO_MEMORY })
+            }
+            Engine::Pcre(pcre, _) => match pcre.matches(subject, Some(spans)) {
+                Err(undecided) if undecided.is_bound() => {
+                    self.bits_capture(subject, spans).ok_or(undecided)
+                }
+                decided => decided,
+            },
         }
     }
 
-    /// The automaton if it decides for this subject.
-    fn automaton(&self, subject: &[u8]) -> Option<&meta::Regex> {
-        match &self.engine {
-            Engine::Automaton {
-                regex,
-                minds_last_line_feed,
+    /// Its meaning, where that is regular.
+    pub(crate) fn parsed(&self) -> Result<Ast, Beyond> {
+        let parsed = parser::parse(self.text.as_bytes(), self.caseless)?;
+        if parsed.groups as usize + 1 != self.groups {
+            return Err(Beyond::Refused);
+        }
+        Ok(parsed.ast)
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.get_or_init(|| match self.bits() {
+            Some(_) => Engine::Bits,
+            None => self
+                .automaton()
+                .unwrap_or_else(|beyond| self.pcre_engine(beyond)),
+        })
+    }
+
+    /// Whether the automaton is quick enough with every subject of this length, and means the same.
+    fn automaton_decides(&self, subject: &[u8]) -> bool {
+        let Some(Engine::Automaton { states, .. }) = self.engine.get() else {
+            return false;
+        };
+        let is_quick =
+            *states <= STATES_MAX_FOR_ALL || states.saturating_mul(subject.len()) <= VISITS_MAX;
+        is_quick && self.means_the_same(subject)
+    }
+
+    /// Whether the automaton means the same as PCRE2 with this subject.
+    fn means_the_same(&self, subject: &[u8]) -> bool {
+        let minds = matches!(
+            self.engine.get(),
+            Some(Engine::Automaton {
+                minds_last_line_feed: true,
                 ..
-            } => (!minds_last_line_feed || subject.last() != Some(&b'\n')).then_some(regex),
-            Engine::Pcre(..) => None,
+            })
+        );
+        !minds || subject.last() != Some(&b'\n')
+    }
+
+    fn automaton_captures(&self, regex: &meta::Regex, subject: &[u8], spans: &mut Spans) -> bool {
+        spans.slots.clear();
+        spans.slots.resize(self.groups * 2, None);
+        let found = regex.search_slots(&Input::new(subject), &mut spans.slots);
+        found.is_some()
+    }
+
+    /// Whether the subject has none of the texts that a match needs.
+    fn lacks_texts(&self, texts: &OnceLock<Option<AhoCorasick>>, subject: &[u8]) -> bool {
+        let texts =
+            texts.get_or_init(|| literal::automaton(&literal::needed(&self.parsed().ok()?)?));
+        texts.as_ref().is_some_and(|texts| !texts.is_match(subject))
+    }
+
+    fn bits(&self) -> Option<&Bits> {
+        let make = || {
+            let graph = Graph::new(&self.parsed().ok()?).ok()?;
+            Bits::new(graph, self.groups).ok().map(Box::new)
+        };
+        self.bits.get_or_init(make).as_deref()
+    }
+
+    /// `None` where there are no bits, or it matches and those of all places would take too much memory.
+    fn bits_capture(&self, subject: &[u8], spans: &mut Spans) -> Option<bool> {
+        let bits = self.bits()?;
+        match bits.captures(subject, &mut spans.slots) {
+            Found::Match => Some(true),
+            Found::Nothing => Some(false),
+            Found::TooLong => (!bits.is_match(subject)).then_some(false),
         }
     }
 
-    fn pcre(&self) -> Result<&Pcre, Undecided> {
-        match &self.engine {
-            Engine::Automaton { pcre, .. } => {
-                // It has been compiled before, so only a lack of memory can be the reason.
-                let compile = || Pcre::new(&self.text, self.caseless).ok().map(Box::new);
-                let pcre = pcre.get_or_init(compile).as_deref();
-                pcre.ok_or(Undecided { code: NO_MEMORY })
-            }
-            Engine::Pcre(pcre, _) => Ok(pcre),
+    fn automaton(&self) -> Result<Engine, Beyond> {
+        let ast = self.parsed()?;
+        let lowered = lower::lower(&ast)?;
+        let config = meta::Config::new()
+            .utf8_empty(false)
+            .nfa_size_limit(Some(AUTOMATON_SIZE_MAX))
+            .hybrid_cache_capacity(STATES_SIZE_MAX);
+        let regex = meta::Builder::new()
+            .configure(config)
+            .build_from_hir(&lowered.hir);
+        let regex = regex.map_err(|_| Beyond::TooLarge)?;
+        let states = ast.states();
+        let texts = OnceLock::new();
+        if states >= STATES_MIN_FOR_EARLY_BITS {
+            self.bits();
+            self.lacks_texts(&texts, b"");
         }
+        Ok(Engine::Automaton {
+            regex,
+            minds_last_line_feed: lowered.minds_last_line_feed,
+            states,
+            texts,
+            pcre: OnceLock::new(),
+        })
+    }
+
+    fn pcre_engine(&self, beyond: Beyond) -> Engine {
+        // Where bits can decide, they do so before PCRE2 has taken long.
+        let steps = match beyond {
+            _ if self.bits().is_some() => STEPS_MAX_BEFORE_BITS,
+            Beyond::BackReference => STEPS_MAX_OF_BACK_REFERENCES,
+            _ => STEPS_MAX,
+        };
+        match Pcre::new(&self.text, self.caseless, steps) {
+            Ok(pcre) => Engine::Pcre(Box::new(pcre), beyond),
+            // PCRE2 has taken it before, so only a lack of memory can be the reason.
+            Err(_) => Engine::Bits,
+        }
+    }
+
+    fn pcre<'a>(&self, kept: &'a OnceLock<Option<Box<Pcre>>>) -> Result<&'a Pcre, Undecided> {
+        let compile = || {
+            let pcre = Pcre::new(&self.text, self.caseless, STEPS_MAX);
+            pcre.ok().map(Box::new)
+        };
+        let pcre = kept.get_or_init(compile).as_deref();
+        pcre.ok_or(Undecided { code: NO_MEMORY })
     }
 }
 
@@ -244,34 +424,14 @@ impl Pattern {
 const NO_MEMORY: i32 = -48;
 
 /// PCRE2's verdict on a pattern.
-fn compile(pattern: &[u8], caseless: bool) -> Result<(String, Pcre), Refusal> {
+fn compile(pattern: &[u8], caseless: bool, steps: u32) -> Result<(String, Pcre), Refusal> {
     let text = as_text(pattern);
     if text.as_bytes() != pattern && text.starts_with("(*UTF") {
         let text = format!("pcre2_compile() failed: UTF-8 error: illegal byte in \"{text}\"");
         return Err(Refusal { text: text.into() });
     }
-    let pcre = Pcre::new(&text, caseless)?;
+    let pcre = Pcre::new(&text, caseless, steps)?;
     Ok((text, pcre))
-}
-
-fn automaton(pattern: &[u8], caseless: bool, groups: usize) -> Result<Engine, Beyond> {
-    let parsed = parser::parse(pattern, caseless)?;
-    if parsed.groups as usize + 1 != groups {
-        return Err(Beyond::Refused);
-    }
-    let lowered = lower::lower(&parsed.ast)?;
-    let config = meta::Config::new()
-        .utf8_empty(false)
-        .nfa_size_limit(Some(AUTOMATON_SIZE_MAX))
-        .hybrid_cache_capacity(STATES_SIZE_MAX);
-    let regex = meta::Builder::new()
-        .configure(config)
-        .build_from_hir(&lowered.hir);
-    Ok(Engine::Automaton {
-        regex: regex.map_err(|_| Beyond::TooLarge)?,
-        minds_last_line_feed: lowered.minds_last_line_feed,
-        pcre: OnceLock::new(),
-    })
 }
 
 /// PCRE2's binding takes text. A byte that is no part of UTF-8 becomes an escape, which means the same in a pattern

@@ -2,7 +2,7 @@
 //!
 //! Automata prefer matches as backtracking does (leftmost, then the first branch that leads to a match), because which
 //! thread is preferred depends on nothing but the place in the pattern and in the subject. Two things of PCRE2
-//! depend on more, and are left to PCRE2:
+//! depend on more, and are left to PCRE2 and to [`crate::bits`]:
 //!
 //! - A repetition without end stops at an empty iteration, so its future depends on where the iteration began. Only
 //!   bodies that cannot match nothing are lowered there. With an end, PCRE2 and the automaton both lay out the
@@ -20,7 +20,7 @@ use crate::beyond::Beyond;
 pub(crate) struct Lowered {
     /// It means the same on bytes.
     pub(crate) hir: hir::Hir,
-    /// Subjects that end in a line feed are PCRE2's.
+    /// Subjects that end in a line feed are not this automaton's.
     pub(crate) minds_last_line_feed: bool,
 }
 
@@ -50,7 +50,7 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
             })
         }
         Ast::Concat(items) => hir::Hir::concat(parts(items, minds)?),
-        Ast::Branches(branches) => hir::Hir::alternation(parts(branches, minds)?),
+        Ast::Branches(branches) => self::branches(parts(branches, minds)?),
         Ast::Repeat {
             min,
             max,
@@ -73,6 +73,47 @@ fn part(ast: &Ast, minds: &mut bool) -> Result<hir::Hir, Beyond> {
                 sub,
             })
         }
+        Ast::Around { .. } => return Err(Beyond::LookAround),
+        Ast::ResetStart => return Err(Beyond::ResetStart),
+    })
+}
+
+/// Branches in their order. `regex-syntax` takes out what all of them begin with: of `.*a|.*b` it
+/// makes `.*(?:a|b)`, which prefers a longer match. Where what they share may match at several
+/// lengths, the first branch gets something in front that matches nothing, so that they share
+/// nothing.
+fn branches(mut all: Vec<hir::Hir>) -> hir::Hir {
+    if shares_choices(&all)
+        && let Some(first) = all.first_mut()
+    {
+        let nothing = hir::Hir::alternation(vec![hir::Hir::empty(), hir::Hir::fail()]);
+        let behind = std::mem::replace(first, hir::Hir::empty());
+        *first = hir::Hir::concat(vec![nothing, behind]);
+    }
+    hir::Hir::alternation(all)
+}
+
+/// Whether all branches begin with the same, and it has several lengths.
+fn shares_choices(all: &[hir::Hir]) -> bool {
+    let flat = all.iter().flat_map(|branch| match branch.kind() {
+        hir::HirKind::Alternation(inner) => inner.as_slice(),
+        _ => std::slice::from_ref(branch),
+    });
+    let mut flat = flat.map(|branch| match branch.kind() {
+        hir::HirKind::Concat(items) => items.as_slice(),
+        _ => &[],
+    });
+    let Some(mut shared) = flat.next() else {
+        return false;
+    };
+    for branch in flat {
+        let count = shared.iter().zip(branch);
+        let count = count.take_while(|(one, other)| one == other).count();
+        shared = shared.get(..count).unwrap_or_default();
+    }
+    shared.iter().any(|part| {
+        let properties = part.properties();
+        properties.minimum_len() != properties.maximum_len()
     })
 }
 

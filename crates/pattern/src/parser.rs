@@ -13,6 +13,8 @@ use crate::escape::{self, Escape};
 const NESTING_MAX: usize = 250;
 /// The largest number within a quantifier (`MAX_REPEAT_COUNT`).
 const REPEAT_MAX: u32 = 65_535;
+/// The longest text that a look-behind may look at (`max_varlookbehind`).
+const BEHIND_LENGTH_MAX: usize = 255;
 /// The longest name of a group in bytes (`MAX_NAME_SIZE`).
 const NAME_LENGTH_MAX: usize = 128;
 
@@ -176,6 +178,8 @@ enum Last {
     Fixed,
     /// It may.
     Repeatable,
+    /// A look-around or `\K`: PCRE2 has rules of its own for its repetition.
+    Special,
     /// A quantifier without `?` or `+` behind it so far.
     Quantifier,
 }
@@ -215,7 +219,18 @@ impl Level {
 struct Open {
     level: Level,
     options: Options,
-    capture: Option<u32>,
+    kind: Kind,
+}
+
+/// What a bracket has opened.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A group that does not capture.
+    Plain,
+    /// One that does, by its number.
+    Capture(u32),
+    /// A look-around.
+    Around { ahead: bool, negated: bool },
 }
 
 struct Parser<'a> {
@@ -340,13 +355,23 @@ impl<'a> Parser<'a> {
             Escape::Byte(byte) => self.literal(byte),
             Escape::Set(set) => self.set(set),
             Escape::Look(look) => self.level.items.push(Ast::Look(look)),
+            Escape::ResetStart => {
+                let is_around = |open: &Open| matches!(open.kind, Kind::Around { .. });
+                if self.open.iter().any(is_around) {
+                    return Err(Beyond::ResetStart);
+                }
+                self.level.items.push(Ast::ResetStart);
+                self.last = Last::Special;
+            }
         }
         Ok(())
     }
 
     fn repeat(&mut self, last: Last, min: u32, max: Option<u32>) -> Result<(), Beyond> {
-        if last != Last::Repeatable {
-            return Err(Beyond::Refused);
+        match last {
+            Last::Repeatable => {}
+            Last::Special => return Err(Beyond::LookAround),
+            Last::Fixed | Last::Quantifier => return Err(Beyond::Refused),
         }
         let inner = self.level.items.pop().ok_or(Beyond::Refused)?;
         let greedy = !self.options.has(Options::UNGREEDY);
@@ -387,7 +412,9 @@ impl<'a> Parser<'a> {
             [b'P', b'=', ..] => Err(Beyond::BackReference),
             [b'P', b'>', ..] => Err(Beyond::Recursion),
             [b'P', ..] => Err(Beyond::Refused),
-            [b'<', b'=' | b'!' | b'*', ..] | [b'=' | b'!' | b'*', ..] => Err(Beyond::LookAround),
+            [b'<', b'*', ..] | [b'*', ..] => Err(Beyond::LookAround),
+            [kind @ (b'=' | b'!'), ..] => self.look(1, true, *kind == b'!'),
+            [b'<', kind @ (b'=' | b'!'), ..] => self.look(2, false, *kind == b'!'),
             [b'<', ..] => {
                 self.text.skip(1);
                 self.named(b'>')
@@ -472,27 +499,53 @@ impl<'a> Parser<'a> {
     fn begin(&mut self, captures: bool, options: Options) -> Result<(), Beyond> {
         let capture = captures.then_some(self.groups + 1);
         self.groups = capture.unwrap_or(self.groups);
+        self.enter(options, capture.map_or(Kind::Plain, Kind::Capture));
+        Ok(())
+    }
+
+    /// Begins a look-around, behind what opens it.
+    fn look(&mut self, opening: usize, ahead: bool, negated: bool) -> Result<(), Beyond> {
+        self.text.skip(opening);
+        self.enter(self.options, Kind::Around { ahead, negated });
+        Ok(())
+    }
+
+    fn enter(&mut self, options: Options, kind: Kind) {
         let level = std::mem::take(&mut self.level);
         self.open.push(Open {
             level,
             options,
-            capture,
+            kind,
         });
-        Ok(())
     }
 
     fn close_group(&mut self) -> Result<(), Beyond> {
         let open = self.open.pop().ok_or(Beyond::Refused)?;
         let inner = std::mem::replace(&mut self.level, open.level).finish();
         self.options = open.options;
-        self.level.items.push(match open.capture {
-            Some(index) => Ast::Capture {
+        self.last = Last::Repeatable;
+        self.level.items.push(match open.kind {
+            Kind::Plain => inner,
+            Kind::Capture(index) => Ast::Capture {
                 index,
                 inner: Box::new(inner),
             },
-            None => inner,
+            Kind::Around { ahead, negated } => {
+                // Whether PCRE2 takes longer ones, and what groups within hold, is left to it.
+                let bounded = inner
+                    .length_max()
+                    .is_some_and(|length| length <= BEHIND_LENGTH_MAX);
+                if !ahead && (!bounded || inner.captures()) {
+                    return Err(Beyond::LookAround);
+                }
+                self.last = Last::Special;
+                Ast::Around {
+                    ahead,
+                    negated,
+                    inner: Box::new(inner),
+                }
+            }
         });
-        self.last = Last::Repeatable;
         Ok(())
     }
 }

@@ -10,8 +10,13 @@ use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::{Refusal, Spans, Undecided};
 
-/// Steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten times as many. A step takes about 10 ns.
-pub const STEPS_MAX: u32 = 1_000_000;
+/// Steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten million. A step takes about
+/// 10 ns.
+pub const STEPS_MAX: u32 = 400_000;
+/// The same of patterns with back-references: a step may compare as much as the subject has.
+pub const STEPS_MAX_OF_BACK_REFERENCES: u32 = 25_000;
+/// The same where something else decides as soon as they are spent.
+pub(crate) const STEPS_MAX_BEFORE_BITS: u32 = 10_000;
 /// Nested backtracking points of a match (`pcre2_set_depth_limit`).
 pub const DEPTH_MAX: u32 = 250_000;
 /// Memory of a match in KiB (`pcre2_set_heap_limit`).
@@ -36,10 +41,10 @@ impl fmt::Debug for Pcre {
 }
 
 impl Pcre {
-    /// Compiles a pattern.
-    pub(crate) fn new(pattern: &str, caseless: bool) -> Result<Pcre, Refusal> {
+    /// Compiles a pattern; a match takes at most so many steps.
+    pub(crate) fn new(pattern: &str, caseless: bool, steps: u32) -> Result<Pcre, Refusal> {
         let bounded = format!(
-            "(*LIMIT_MATCH={STEPS_MAX})(*LIMIT_DEPTH={DEPTH_MAX})(*LIMIT_HEAP={MEMORY_MAX_KIB}){pattern}"
+            "(*LIMIT_MATCH={steps})(*LIMIT_DEPTH={DEPTH_MAX})(*LIMIT_HEAP={MEMORY_MAX_KIB}){pattern}"
         );
         let mut builder = RegexBuilder::new();
         builder.caseless(caseless);

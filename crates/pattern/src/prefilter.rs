@@ -1,0 +1,242 @@
+//! Which patterns of a list may match a subject, found in one pass over it.
+//!
+//! Most patterns of long lists (crawlers, spam, attacks) need a certain text. One automaton of
+//! these texts (Aho-Corasick) tells which are in a subject; the patterns that need another one are
+//! not asked. A pattern that is nothing but a text, perhaps between places such as `\b`, has
+//! matched where that text is found, and is never compiled. The patterns are asked in their order,
+//! so that the first one written wins as if all were asked.
+
+use std::borrow::Cow;
+
+use aho_corasick::AhoCorasick;
+
+use crate::Pattern;
+use crate::ast::Look;
+use crate::bits::is_place;
+use crate::literal::{self, Word};
+
+/// Fewer patterns are asked one after the other.
+const PATTERNS_MIN: usize = 8;
+/// Of so many patterns most are never asked: each gets its engine when it first is.
+const DEFERRED_MIN: usize = 100;
+/// Lists of at most 64 times as many patterns need no memory for a match.
+const FEW_WORDS: usize = 4;
+
+/// A list of patterns, by their numbers in it.
+#[derive(Debug)]
+pub struct Prefilter {
+    count: usize,
+    texts: Option<Texts>,
+}
+
+#[derive(Debug)]
+struct Texts {
+    automaton: AhoCorasick,
+    /// For each text the places in `needing`.
+    needed_by: Box<[(u32, u32)]>,
+    needing: Box<[Needing]>,
+    /// A bit for each pattern, set where no text is known that it needs.
+    others: Box<[u64]>,
+}
+
+/// A pattern that needs a text.
+#[derive(Debug)]
+struct Needing {
+    pattern: u32,
+    how: How,
+}
+
+/// What it means for a pattern that its text has been found.
+#[derive(Debug)]
+enum How {
+    /// It may match.
+    May,
+    /// It has matched if the places before and behind the text, and the case of its letters, are
+    /// right.
+    Has {
+        before: Option<Look>,
+        behind: Option<Look>,
+        cased: Option<Box<[u8]>>,
+    },
+}
+
+/// What the texts of a subject tell of a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hit {
+    /// It must be asked itself.
+    Candidate,
+    /// It matches. It has no groups.
+    Match,
+}
+
+impl Prefilter {
+    /// Looks through a list of patterns, and prepares those that will be asked about every subject.
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a Pattern>) -> Prefilter {
+        let patterns: Vec<&Pattern> = patterns.into_iter().collect();
+        let texts = (patterns.len() >= PATTERNS_MIN)
+            .then(|| Texts::new(&patterns))
+            .flatten();
+        if texts.is_none() {
+            patterns.iter().for_each(|pattern| pattern.prepare());
+        }
+        Prefilter {
+            count: patterns.len(),
+            texts,
+        }
+    }
+
+    /// The first pattern of which `matches` says so. It is asked about those that may match, in
+    /// their order.
+    pub fn first<E>(
+        &self,
+        subject: &[u8],
+        mut matches: impl FnMut(usize, Hit) -> Result<bool, E>,
+    ) -> Result<Option<usize>, E> {
+        let Some(texts) = &self.texts else {
+            for pattern in 0..self.count {
+                if matches(pattern, Hit::Candidate)? {
+                    return Ok(Some(pattern));
+                }
+            }
+            return Ok(None);
+        };
+        let mut few = [0; FEW_WORDS];
+        let mut many = Cow::Borrowed(&*texts.others);
+        let has = match few.get_mut(..texts.others.len()) {
+            Some(few) => {
+                few.copy_from_slice(&texts.others);
+                texts.find(subject, || few)
+            }
+            None => texts.find(subject, || many.to_mut()),
+        };
+        let may = few.get(..texts.others.len()).unwrap_or(&many);
+        for (word, &bits) in may.iter().enumerate() {
+            let mut left = bits;
+            while left != 0 {
+                let pattern = word * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                if has.is_some_and(|has| has as usize <= pattern) {
+                    break;
+                }
+                if matches(pattern, Hit::Candidate)? {
+                    return Ok(Some(pattern));
+                }
+            }
+        }
+        match has {
+            Some(has) if matches(has as usize, Hit::Match)? => Ok(Some(has as usize)),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Texts {
+    fn new(patterns: &[&Pattern]) -> Option<Texts> {
+        let mut needing: Vec<(Vec<u8>, Needing)> = Vec::new();
+        let mut others = vec![0_u64; patterns.len().div_ceil(64)];
+        for (number, pattern) in (0..).zip(patterns) {
+            let ast = pattern.parsed().ok();
+            let word = ast.as_ref().and_then(Word::of);
+            if let Some(word) = word {
+                let how = How::Has {
+                    before: word.before,
+                    behind: word.behind,
+                    cased: word.cased,
+                };
+                needing.push((
+                    word.text,
+                    Needing {
+                        pattern: number,
+                        how,
+                    },
+                ));
+                continue;
+            }
+            match ast.as_ref().and_then(literal::needed) {
+                Some(texts) => needing.extend(texts.into_iter().map(|text| {
+                    let how = How::May;
+                    (
+                        text,
+                        Needing {
+                            pattern: number,
+                            how,
+                        },
+                    )
+                })),
+                None => {
+                    pattern.prepare();
+                    if let Some(word) = others.get_mut(number as usize / 64) {
+                        *word |= 1 << (number % 64);
+                    }
+                }
+            }
+            if patterns.len() < DEFERRED_MIN {
+                pattern.prepare();
+            }
+        }
+        needing.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut texts: Vec<Vec<u8>> = Vec::new();
+        let mut needed_by: Vec<(u32, u32)> = Vec::new();
+        let mut all = Vec::with_capacity(needing.len());
+        for (place, (text, one)) in (0..).zip(needing) {
+            all.push(one);
+            match needed_by.last_mut() {
+                Some((_, end)) if texts.last() == Some(&text) => *end = place + 1,
+                _ => {
+                    texts.push(text);
+                    needed_by.push((place, place + 1));
+                }
+            }
+        }
+        literal::automaton(&texts).map(|automaton| Texts {
+            automaton,
+            needed_by: needed_by.into(),
+            needing: all.into(),
+            others: others.into(),
+        })
+    }
+
+    /// The first pattern that has matched; sets the bits of those that may.
+    fn find<'a>(&self, subject: &[u8], may: impl FnOnce() -> &'a mut [u64]) -> Option<u32> {
+        let mut texts = self.automaton.find_overlapping_iter(subject).peekable();
+        texts.peek()?;
+        let may = may();
+        let mut has: Option<u32> = None;
+        for text in texts {
+            let needed_by = self.needed_by.get(text.pattern().as_usize());
+            let needing =
+                needed_by.and_then(|&(start, end)| self.needing.get(start as usize..end as usize));
+            for one in needing.unwrap_or_default() {
+                // They are in their order, and those behind one that has matched are not asked.
+                if has.is_some_and(|has| has <= one.pattern) {
+                    break;
+                }
+                match &one.how {
+                    How::May => {
+                        if let Some(word) = may.get_mut(one.pattern as usize / 64) {
+                            *word |= 1 << (one.pattern % 64);
+                        }
+                    }
+                    How::Has {
+                        before,
+                        behind,
+                        cased,
+                    } => {
+                        let span = text.start()..text.end();
+                        let is_at = |look: &Option<Look>, place| {
+                            look.is_none_or(|look| is_place(look, subject, place))
+                        };
+                        let has_case = |cased: &[u8]| subject.get(span.clone()) == Some(cased);
+                        if is_at(before, span.start)
+                            && is_at(behind, span.end)
+                            && cased.as_deref().is_none_or(has_case)
+                        {
+                            has = Some(one.pattern);
+                        }
+                    }
+                }
+            }
+        }
+        has
+    }
+}
