@@ -189,7 +189,8 @@ pub fn bindings(gathered: Vec<Gathered>) -> Vec<Binding> {
         .collect();
     let mut bindings: Vec<Binding> = Vec::new();
     let mut specific = Vec::new();
-    for one in gathered {
+    for mut one in gathered {
+        one.names.finish();
         let limits = one.default.core.head_limits();
         let differs = |server: &Arc<Server>| server.core.head_limits() != limits;
         let head_limits_differ = one.names.servers().any(differs);

@@ -358,7 +358,7 @@ impl Builder<'_, '_> {
             if pattern.is_empty() {
                 return Err(Fault::at(word, "empty regex in server name \"~\""));
             }
-            let regex = Regex::new(self.compiler, pattern, true)
+            let regex = Regex::of_list(self.compiler, pattern, true)
                 .map_err(|fault| fault.or_at(word.position))?;
             return Ok((
                 Bytes::copy_from_slice(&word.bytes),
@@ -466,7 +466,7 @@ impl Builder<'_, '_> {
                 pattern,
                 caseless,
                 word,
-            } => match Regex::new(self.compiler, pattern, *caseless) {
+            } => match Regex::of_list(self.compiler, pattern, *caseless) {
                 Ok(regex) => Some(Arc::new(regex)),
                 Err(fault) => {
                     self.compiler.report(fault.or_at(word.position));

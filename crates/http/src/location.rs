@@ -13,7 +13,7 @@ use proto::method::Method;
 
 use crate::core::Alias;
 use crate::plan::{Http, Plan};
-use crate::regex::Regex;
+use crate::regex::{Regex, Regexes};
 use crate::request::Request;
 
 /// A location's modifier and name.
@@ -134,7 +134,7 @@ pub struct Locations {
     /// The locations that pass requests on, by their names without the final slash, sorted; without those whose
     /// name without it is a prefix of its own.
     slashes: Box<[(Bytes, Arc<Plan>)]>,
-    regexes: Box<[(Arc<Regex>, Arc<Plan>)]>,
+    regexes: Arc<Regexes<(Arc<Regex>, Arc<Plan>)>>,
 }
 
 /// What a lookup gives, out of the compiled `http` block.
@@ -187,13 +187,13 @@ impl Locations {
             exact: exact.into(),
             prefixes: prefixes.into(),
             parents,
-            regexes: regexes.into(),
+            regexes: Arc::new(Regexes::new(regexes, |(regex, _)| &**regex)),
         }
     }
 
     /// Whether the scope has no location at all.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.is_empty()
+        self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.all().is_empty()
     }
 
     fn exact(&self, uri: &[u8]) -> Option<&Arc<Plan>> {
@@ -223,6 +223,35 @@ impl Locations {
                 .map(|parent| parent as usize);
         }
         None
+    }
+
+    /// The first location whose regex matches. To an observer, those that need not be asked do not
+    /// match.
+    fn first_regex(
+        &self,
+        request: &mut Request,
+        uri: &[u8],
+        observer: &mut impl Observer,
+    ) -> Result<Option<&Arc<Plan>>, (Arc<Regex>, Undecided)> {
+        let all = self.regexes.all();
+        let mut seen = 0;
+        let mut observe_until = |place, observer: &mut _| {
+            for (_, plan) in all.get(seen..place).unwrap_or_default() {
+                Observer::regex(observer, plan, false);
+            }
+            seen = place + 1;
+        };
+        let found = self.regexes.first(uri, |place, (regex, plan), hit| {
+            observe_until(place, &mut *observer);
+            let matched = regex.matches_as(request, uri, hit);
+            let matched = matched.map_err(|cause| (Arc::clone(regex), cause))?;
+            observer.regex(plan, matched);
+            Ok(matched)
+        })?;
+        if found.is_none() {
+            observe_until(all.len(), observer);
+        }
+        Ok(found.map(|(_, plan)| plan))
     }
 
     /// The location that passes requests on and of which `uri` lacks only the final slash, and its name.
@@ -335,21 +364,15 @@ fn search<'a>(
     if no_regex {
         return found;
     }
-    for (regex, plan) in &locations.regexes {
-        let matched = match regex.matches(request, uri) {
-            Ok(matched) => matched,
-            Err(cause) => return Search::Undecided(Arc::clone(regex), cause),
-        };
-        observer.regex(plan, matched);
-        if matched {
-            return match search(request, &plan.locations, uri, observer) {
-                Search::Nothing => Search::Plan(plan, true),
-                Search::Plan(inner, _) => Search::Plan(inner, true),
-                other => other,
-            };
-        }
+    match locations.first_regex(request, uri, observer) {
+        Ok(Some(plan)) => match search(request, &plan.locations, uri, observer) {
+            Search::Nothing => Search::Plan(plan, true),
+            Search::Plan(inner, _) => Search::Plan(inner, true),
+            other => other,
+        },
+        Ok(None) => found,
+        Err((regex, cause)) => Search::Undecided(regex, cause),
     }
-    found
 }
 
 /// `limit_except`: its plan stands for every method that it does not leave alone, however the request came

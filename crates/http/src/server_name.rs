@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use base::hash::Map;
-use pattern::Undecided;
+use pattern::{Hit, Undecided};
 
 use crate::plan::Server;
-use crate::regex::Regex;
+use crate::regex::{Regex, Regexes};
 use crate::request::Request;
 
 /// One name as `server_name` writes it.
@@ -53,7 +53,7 @@ pub struct ServerNames {
     suffixes: Map<Vec<u8>, Arc<Server>>,
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<Server>>,
-    regexes: Vec<(Arc<Regex>, Arc<Server>)>,
+    regexes: Regexes<(Arc<Regex>, Arc<Server>)>,
     /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as with nginx no later line
     /// can have them.
     reserved: Map<Vec<u8>, ()>,
@@ -90,19 +90,24 @@ impl ServerNames {
         }
     }
 
+    /// Makes regexes quick to search, once all names are there.
+    pub fn finish(&mut self) {
+        self.regexes.finish(|(regex, _)| &**regex);
+    }
+
     /// The servers that names lead to, once for each name.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
         let exact = self.exact.values();
         exact
             .chain(self.suffixes.values())
             .chain(self.prefixes.values())
-            .chain(self.regexes.iter().map(|(_, server)| server))
+            .chain(self.regexes.all().iter().map(|(_, server)| server))
     }
 
     /// Whether a name is matched by a regex that captures. As in nginx the last one tells: where it does not, what others before it
     /// would capture is not asked for.
     pub fn may_capture(&self) -> bool {
-        let last = self.regexes.last();
+        let last = self.regexes.all().last();
         last.is_some_and(|(regex, _)| regex.has_groups())
     }
 
@@ -113,7 +118,7 @@ impl ServerNames {
             .values()
             .chain(self.suffixes.values())
             .chain(self.prefixes.values());
-        self.regexes.is_empty() && all.all(|one| Arc::ptr_eq(one, server))
+        self.regexes.all().is_empty() && all.all(|one| Arc::ptr_eq(one, server))
     }
 
     /// The server for a host in lower case without port.
@@ -128,20 +133,23 @@ impl ServerNames {
 
     /// The server for a host that the client names before it has sent a request.
     pub fn find_name(&self, host: &[u8]) -> Result<Option<Arc<Server>>, UndecidedName> {
-        let found = self.find_by(host, |regex| regex.is_match(host))?;
+        let found = self.find_by(host, |regex, hit| match hit {
+            Hit::Candidate => regex.is_match(host),
+            Hit::Match => Ok(true),
+        })?;
         Ok(found.map(|(_, server)| Arc::clone(server)))
     }
 
     /// The same as [`ServerNames::find`] with the kind of name that led to it.
     pub fn find_with_name(&self, host: &[u8], request: &mut Request) -> FoundName<'_> {
-        self.find_by(host, |regex| regex.matches(request, host))
+        self.find_by(host, |regex, hit| regex.matches_as(request, host, hit))
     }
 
     /// `matches` says whether a regex fits the host.
     fn find_by(
         &self,
         host: &[u8],
-        mut matches: impl FnMut(&Regex) -> Result<bool, Undecided>,
+        mut matches: impl FnMut(&Regex, Hit) -> Result<bool, Undecided>,
     ) -> FoundName<'_> {
         if let Some(server) = self.exact.get(host) {
             return Ok(Some((Matched::Exact, server)));
@@ -165,14 +173,10 @@ impl ServerNames {
                 }
             }
         }
-        for (regex, server) in &self.regexes {
-            match matches(regex) {
-                Ok(true) => return Ok(Some((Matched::Regex(regex), server))),
-                Ok(false) => {}
-                Err(cause) => return Err((Arc::clone(regex), cause)),
-            }
-        }
-        Ok(None)
+        let found = self.regexes.first(host, |_, (regex, _), hit| {
+            matches(regex, hit).map_err(|cause| (Arc::clone(regex), cause))
+        })?;
+        Ok(found.map(|(regex, server)| (Matched::Regex(&**regex), server)))
     }
 }
 

@@ -14,11 +14,11 @@ use framework::compile::{Compiler, Feature};
 use http::compile::SERVER_NAME;
 use http::module::{Module, Told};
 use http::plan_builder::PlanBuilder;
-use http::regex::Regex;
+use http::regex::{Regex, Regexes};
 use http::request::Request;
 use http::slots::PlanSlot;
 use http::variables::Found;
-use pattern::Undecided;
+use pattern::{Hit, Undecided};
 use proto::header::Known;
 use variables::map::{Keys, Kind};
 
@@ -78,9 +78,9 @@ fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
 pub struct Referers {
     names: Names,
     /// Patterns for the text after the scheme.
-    patterns: Vec<Arc<Regex>>,
+    patterns: Arc<Regexes<Regex>>,
     /// The server's own names that are patterns, for the host.
-    server_patterns: Vec<Regex>,
+    server_patterns: Regexes<Regex>,
     none: bool,
     blocked: bool,
 }
@@ -98,14 +98,13 @@ impl Feature for Referers {
         };
         let mut referers = Referers::default();
         let mut server_names = false;
+        let mut patterns = Vec::new();
         for word in &words {
             match &*word.bytes {
                 b"none" => referers.none = true,
                 b"blocked" => referers.blocked = true,
                 b"server_names" => server_names = true,
-                [b'~', pattern @ ..] => {
-                    referers.patterns.push(pattern_of(compiler, word, pattern)?)
-                }
+                [b'~', pattern @ ..] => patterns.push(pattern_of(compiler, word, pattern)?),
                 text => referers.names.add(word, text)?,
             }
         }
@@ -123,11 +122,11 @@ impl Feature for Referers {
             framework::tables::check(scope, "referer_hash", sizes)?;
         }
         // As in nginx: a scope without patterns of its own has those of the scope around it.
-        if referers.patterns.is_empty()
-            && let Some(around) = scope.parent()
-        {
+        if !patterns.is_empty() {
+            referers.patterns = Arc::new(Regexes::new(patterns, |regex| regex));
+        } else if let Some(around) = scope.parent() {
             let around = compiler.feature::<Referers>(around)?;
-            referers.patterns.clone_from(&around.patterns);
+            referers.patterns = Arc::clone(&around.patterns);
         }
         Ok(referers)
     }
@@ -145,11 +144,12 @@ impl Referers {
                 b"$hostname" => self.names.add(&word, hostname.as_bytes())?,
                 [b'~', pattern @ ..] => {
                     self.server_patterns
-                        .push(Regex::new(compiler, pattern, true)?);
+                        .push(Regex::of_list(compiler, pattern, true)?);
                 }
                 text => self.names.add(&word, &text.to_ascii_lowercase())?,
             }
         }
+        self.server_patterns.finish(|regex| regex);
         Ok(())
     }
 
@@ -175,13 +175,15 @@ impl Referers {
             return path.unwrap_or_default().starts_with(start);
         }
         let host = host.to_ascii_lowercase();
-        let of_server = self.server_patterns.iter().map(|regex| (regex, &*host));
-        let own = self.patterns.iter().map(|regex| (&**regex, rest));
-        for (regex, subject) in of_server.chain(own) {
-            match regex.is_match(subject) {
-                Ok(true) => return true,
-                Ok(false) => {}
-                Err(cause) => {
+        for (patterns, subject) in [(&self.server_patterns, &*host), (&*self.patterns, rest)] {
+            let found = patterns.first(subject, |_, regex, hit| match hit {
+                Hit::Candidate => regex.is_match(subject).map_err(|cause| (regex, cause)),
+                Hit::Match => Ok(true),
+            });
+            match found {
+                Ok(Some(_)) => return true,
+                Ok(None) => {}
+                Err((regex, cause)) => {
                     undecided(regex, subject, cause);
                     return false;
                 }
@@ -191,11 +193,9 @@ impl Referers {
     }
 }
 
-fn pattern_of(compiler: &Compiler<'_>, word: &Word, pattern: &[u8]) -> Result<Arc<Regex>, Fault> {
-    let regex = Regex::new(compiler, pattern, true);
-    regex
-        .map(Arc::new)
-        .map_err(|fault| fault.or_at(word.position))
+fn pattern_of(compiler: &Compiler<'_>, word: &Word, pattern: &[u8]) -> Result<Regex, Fault> {
+    let regex = Regex::of_list(compiler, pattern, true);
+    regex.map_err(|fault| fault.or_at(word.position))
 }
 
 fn without_scheme(referer: &[u8]) -> Option<&[u8]> {
@@ -250,7 +250,9 @@ impl Module for Referers {
     const SHORTCUTS: &'static [Told] = &[Told::Same("it only makes a variable")];
 
     fn is_off(&self) -> bool {
-        self.names.is_empty() && self.patterns.is_empty() && self.server_patterns.is_empty()
+        self.names.is_empty()
+            && self.patterns.all().is_empty()
+            && self.server_patterns.all().is_empty()
     }
 
     fn register(self: &Arc<Self>, plan: &mut PlanBuilder<'_>) {

@@ -19,6 +19,7 @@ use framework::compile::Compiler;
 use framework::tables;
 
 use crate::name::variable_name;
+use crate::regex::Regexes;
 use crate::{Compiling as _, Context, Regex, Source, Text, Value};
 
 /// `map string $variable { … }`
@@ -142,7 +143,7 @@ struct MapVariable<C> {
     /// `volatile`: the value is computed anew on each use.
     volatile: bool,
     keys: Keys,
-    regexes: Box<[(Regex<C>, u32)]>,
+    regexes: Regexes<(Regex<C>, u32)>,
     values: Box<[Text<C>]>,
     default: Text<C>,
 }
@@ -176,18 +177,18 @@ impl<C: Context> MapVariable<C> {
         if key.is_empty() {
             return None; // nginx tries no regex on the empty string
         }
-        for (regex, value) in &self.regexes {
-            match regex.matches(context, key) {
-                Ok(true) => return Some(*value),
-                Ok(false) => {}
-                Err(undecided) => {
-                    // As in nginx, the default stands then.
-                    regex.alert(context, key, undecided, "");
-                    return None;
-                }
+        let found = self.regexes.first(key, |_, (regex, _), hit| {
+            let found = regex.matches_as(context, key, hit);
+            found.map_err(|undecided| (regex, undecided))
+        });
+        match found {
+            Ok(found) => found.map(|(_, value)| *value),
+            Err((regex, undecided)) => {
+                // As in nginx, the default stands then.
+                regex.alert(context, key, undecided, "");
+                None
             }
         }
-        None
     }
 }
 
@@ -259,8 +260,8 @@ impl<C: Context> Builder<C> {
             [b'*', pattern @ ..] => (pattern, true),
             pattern => (pattern, false),
         };
-        let regex =
-            Regex::new(compiler, pattern, caseless).map_err(|fault| fault.or_at(word.position))?;
+        let regex = Regex::of_list(compiler, pattern, caseless)
+            .map_err(|fault| fault.or_at(word.position))?;
         self.regexes.push((regex, value));
         Ok(())
     }
@@ -307,7 +308,7 @@ impl<C: Context> Builder<C> {
             hostnames: self.hostnames,
             volatile: self.volatile,
             keys: self.keys,
-            regexes: self.regexes.into(),
+            regexes: Regexes::new(self.regexes, |(regex, _)| regex),
             default: default.unwrap_or(Text::Literal(Bytes::new())),
             values: self.values.into(),
         }

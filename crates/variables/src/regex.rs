@@ -10,7 +10,7 @@ use bytes::Bytes;
 use conf::Fault;
 use framework::compile::Compiler;
 use logs::{Printable, Subject};
-use pattern::{Pattern, Undecided};
+use pattern::{Hit, Pattern, Prefilter, Undecided};
 
 pub use pattern::Spans;
 
@@ -31,7 +31,19 @@ impl<C> fmt::Debug for Regex<C> {
 impl<C: Context> Regex<C> {
     /// Compiles a pattern; named groups become variables. Error text as nginx words it.
     pub fn new(compiler: &Compiler<'_>, pattern: &[u8], caseless: bool) -> Result<Regex<C>, Fault> {
-        let pattern = Pattern::new(pattern, caseless)
+        let regex = Regex::of_list(compiler, pattern, caseless)?;
+        regex.pattern.prepare();
+        Ok(regex)
+    }
+
+    /// Compiles a pattern of a list that may be long: [`Regexes`] prepares those that will be asked
+    /// often.
+    pub fn of_list(
+        compiler: &Compiler<'_>,
+        pattern: &[u8],
+        caseless: bool,
+    ) -> Result<Regex<C>, Fault> {
+        let pattern = Pattern::deferred(pattern, caseless)
             .map_err(|refusal| Fault::new(refusal.to_string()).while_reading())?;
         let names = pattern.names().iter().map(|(group, name)| {
             let variable = compiler.define(name, Source::Assigned);
@@ -64,6 +76,17 @@ impl<C: Context> Regex<C> {
     /// Whether it matches, leaving captures alone.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, Undecided> {
         self.pattern.is_match(subject)
+    }
+
+    /// The same as [`Regex::matches`], of a regex that a prefilter has found.
+    pub fn matches_as(&self, context: &mut C, subject: &[u8], hit: Hit) -> Result<bool, Undecided> {
+        match hit {
+            Hit::Candidate => self.matches(context, subject),
+            Hit::Match => {
+                context.captures_mut().clear();
+                Ok(true)
+            }
+        }
     }
 
     /// Matches and, on success, makes the groups the context's captures and assigns the named
@@ -107,6 +130,74 @@ impl<C: Context> Regex<C> {
 fn said_of(undecided: Undecided, subject: &[u8], pattern: &str) -> String {
     let (code, subject) = (undecided.code, Printable(subject));
     format!("pcre2_match() failed: {code} on \"{subject}\" using \"{pattern}\"")
+}
+
+/// What holds regexes, in an order: the first whose regex matches is looked for.
+#[derive(Debug)]
+pub struct Regexes<R> {
+    all: Vec<R>,
+    /// Nothing as long as some may come: each is asked then.
+    prefilter: Option<Prefilter>,
+}
+
+impl<R> Default for Regexes<R> {
+    fn default() -> Regexes<R> {
+        Regexes {
+            all: Vec::new(),
+            prefilter: None,
+        }
+    }
+}
+
+impl<R> Regexes<R> {
+    /// A list that is whole.
+    pub fn new<C>(all: Vec<R>, regex: impl Fn(&R) -> &Regex<C>) -> Regexes<R> {
+        let mut regexes = Regexes {
+            all,
+            prefilter: None,
+        };
+        regexes.finish(regex);
+        regexes
+    }
+
+    /// Adds one at the end.
+    pub fn push(&mut self, one: R) {
+        self.all.push(one);
+        self.prefilter = None;
+    }
+
+    /// Makes the list quick to search, once it is whole.
+    pub fn finish<C>(&mut self, regex: impl Fn(&R) -> &Regex<C>) {
+        let patterns = self.all.iter().map(|one| &regex(one).pattern);
+        self.prefilter = Some(Prefilter::new(patterns));
+    }
+
+    /// All of them, in their order.
+    pub fn all(&self) -> &[R] {
+        &self.all
+    }
+
+    /// The first of which `matches` says so. It is asked about those that may match, in their
+    /// order, each with its place in the list.
+    pub fn first<'a, E>(
+        &'a self,
+        subject: &[u8],
+        mut matches: impl FnMut(usize, &'a R, Hit) -> Result<bool, E>,
+    ) -> Result<Option<&'a R>, E> {
+        let Some(prefilter) = &self.prefilter else {
+            for (place, one) in self.all.iter().enumerate() {
+                if matches(place, one, Hit::Candidate)? {
+                    return Ok(Some(one));
+                }
+            }
+            return Ok(None);
+        };
+        let found = prefilter.first(subject, |place, hit| match self.all.get(place) {
+            Some(one) => matches(place, one, hit),
+            None => Ok(false),
+        })?;
+        Ok(found.and_then(|place| self.all.get(place)))
+    }
 }
 
 /// A group's name, if it has one, and where it matched.
