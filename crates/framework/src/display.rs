@@ -100,6 +100,11 @@ impl<'a> Bounded<'a> {
     pub fn written(&self) -> &[u8] {
         self.out
     }
+
+    /// Takes back what has been written behind `length` bytes in all.
+    pub fn truncate(&mut self, length: usize) {
+        self.out.truncate(length);
+    }
 }
 
 impl Write for Bounded<'_> {

@@ -6,7 +6,7 @@
 //! differ per location; what belongs to no request goes to the main log ([`set_main`]).
 
 use std::cell::Cell;
-use std::fmt::{Arguments, Write};
+use std::fmt::{self, Arguments, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -356,7 +356,11 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
     if let Some(serial) = subject.serial() {
         let _ = write!(out, "*{serial} ");
     }
+    let begin = out.written().len();
     let _ = out.write_fmt(message);
+    if out.written().len() > TEXT_MAX {
+        keep_system_error(&mut out, begin, message);
+    }
     // Debug lines are many, and say only what is new.
     if level != Level::Debug {
         let doing = subject.doing();
@@ -366,6 +370,54 @@ fn format_line(line: &mut Vec<u8>, level: Level, subject: &dyn Subject, message:
         let _ = subject.describe(&mut out);
     }
     line.push(b'\n');
+}
+
+/// How long a line with a system error may be before that error, so that it fits in as in nginx.
+const TEXT_MAX: usize = LINE_MAX - 50;
+
+/// Shortens a message that is too long before the system error at its end, which tells what went
+/// wrong: `open() "/aaa... (36: File name too long)`. The message began after `begin` bytes.
+fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_>) {
+    let mut end = MessageEnd::default();
+    // It never fails.
+    let _ = end.write_fmt(message);
+    if let Some(error) = end.system_error()
+        && begin + end.length - error.len() > TEXT_MAX
+    {
+        line.truncate(TEXT_MAX);
+        let _ = write!(line, "...{error}");
+    }
+}
+
+/// The last bytes of a message, which may be long, and its length.
+#[derive(Default)]
+struct MessageEnd {
+    kept: String,
+    length: usize,
+}
+
+impl MessageEnd {
+    /// Longer than the system's longest words for an error, 49 bytes, with their number.
+    const KEPT_MAX: usize = 128;
+
+    /// ` (2: No such file or directory)`, where the message ends with such an error.
+    fn system_error(&self) -> Option<&str> {
+        let error = self.kept.get(self.kept.rfind(" (")?..)?;
+        let (number, words) = error.get(2..)?.split_once(": ")?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number && words.ends_with(')')).then_some(error)
+    }
+}
+
+impl Write for MessageEnd {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.length += text.len();
+        self.kept.push_str(text);
+        let surplus = self.kept.len().saturating_sub(Self::KEPT_MAX);
+        let begin = (surplus..=self.kept.len()).find(|&at| self.kept.is_char_boundary(at));
+        self.kept.drain(..begin.unwrap_or_default());
+        Ok(())
+    }
 }
 
 /// Whether a message ends with what is being done, where that is known only to its writer: `… while reading upstream`. No
@@ -460,6 +512,35 @@ mod tests {
         format_line(&mut line, Level::Error, &Process, format_args!("{text}"));
         assert_eq!(line.len(), LINE_MAX);
         assert!(line.ends_with(b"x\n"));
+    }
+
+    /// nginx 1.31 wrote the same ends where such a path was asked for.
+    #[test]
+    fn a_long_line_keeps_its_system_error() {
+        let shown = |length: usize, end: &str| {
+            let mut line = Vec::new();
+            let path = "x".repeat(length);
+            let message = format_args!("open() \"{path}\" failed{end}");
+            format_line(&mut line, Level::Error, &Process, message);
+            String::from_utf8(line).unwrap()
+        };
+        let line = shown(3000, " (36: File name too long)");
+        assert_eq!(line.find("..."), Some(1998));
+        assert!(line.ends_with("x... (36: File name too long)\n"));
+        // Where no system error stands at the end, the line is cut off.
+        for end in ["", " (too slow)", " (36: File name too long), as"] {
+            let line = shown(3000, end);
+            assert_eq!(line.len(), LINE_MAX);
+            assert!(line.ends_with("x\n"), "{end}");
+        }
+        let line = shown(1000, " (36: File name too long)");
+        assert!(line.ends_with("x\" failed (36: File name too long)\n"));
+        // The room is left whether or not this error needs all of it.
+        let around = shown(0, "").len() - 1;
+        let line = shown(TEXT_MAX - around, " (36: File name too long)");
+        assert!(line.ends_with("x\" failed (36: File name too long)\n"));
+        let line = shown(TEXT_MAX - around + 1, " (36: File name too long)");
+        assert!(line.ends_with("x\" faile... (36: File name too long)\n"));
     }
 
     fn parsed(line: &str) -> Result<Directive, String> {
