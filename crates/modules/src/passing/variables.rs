@@ -19,6 +19,9 @@ pub fn find(name: &str) -> Option<Found> {
         "upstream_addr" => address,
         "upstream_bytes_received" => bytes_received,
         "upstream_bytes_sent" => bytes_sent,
+        "upstream_cache_etag" | "upstream_cache_last_modified" | "upstream_cache_status" => {
+            of_no_cache
+        }
         "upstream_connect_time" => connect_time,
         "upstream_header_time" => header_time,
         "upstream_queue_time" => queue_time,
@@ -32,6 +35,13 @@ pub fn find(name: &str) -> Option<Found> {
         }
     };
     Some(Found::computed(evaluate))
+}
+
+/// What a cache tells of a response: nothing, as no response of an upstream is cached yet.
+/// Formats of logs and `add_header` name these variables in many configurations that cache
+/// nothing, where nginx has no value for them either.
+fn of_no_cache(_: &mut Request, _: &mut Vec<u8>) -> bool {
+    false
 }
 
 fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {
