@@ -18,7 +18,7 @@ fn settings() -> Settings {
         limit: 64 << 20,
         refuses_when_full: false,
         item_max: 1 << 20,
-        connections_max: 10,
+        connections_max: Some(10),
         threads: 1,
         backlog: 5,
         allows_flush: true,
