@@ -22,6 +22,7 @@ use http::request::{Request, Step};
 use http::variables::Compiling as _;
 use proto::method::Method;
 
+use crate::passing::cache::Lookup;
 use crate::passing::connection::UpstreamConnection;
 use crate::passing::destination::{Destination, Found, Scheme, Schemes};
 use crate::passing::driver::{self, BodyReading, Protocol, Sent, Way};
@@ -224,7 +225,6 @@ impl Conversation for Silence {
 
 impl Protocol for TunnelPass {
     type Target = Found;
-    type Lookup = ();
     type Outgoing = ();
     type Dialogue<'a> = Silence;
     type Answer = ();
@@ -254,7 +254,7 @@ impl Protocol for TunnelPass {
         _: &mut Request,
         _: &Found,
         _: Option<Pieces>,
-        (): &(),
+        _: Option<&Lookup>,
     ) -> Result<(), u16> {
         Ok(())
     }

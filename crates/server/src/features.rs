@@ -132,6 +132,8 @@ pub const FEATURES: Modules = Modules(&[
         .of_handshakes(&[transport::tls::variables::find]),
     Entry::of(&[proxy::DIRECTIVES])
         .variables(&[proxy::variables::find, passing::variables::find])
+        .prepare(passing::cache::prepare)
+        .gathers(passing::cache::add)
         .survey(proxy::survey)
         .plan(proxy::check, &[])
         .content("proxy_pass", proxy::content),

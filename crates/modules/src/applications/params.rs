@@ -12,6 +12,8 @@ use http::variables::Compiling as _;
 use proto::cgi::{Name, Variables};
 use proto::header::Known;
 
+use crate::passing::cache::Lookup;
+
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
 
@@ -134,6 +136,7 @@ impl Params {
         &self,
         request: &mut Request,
         pass_request_headers: bool,
+        lookup: Option<&Lookup>,
         writer: &mut impl Variables,
     ) {
         let mut tried = engine::spare_bytes(0);
@@ -152,7 +155,14 @@ impl Params {
         if !pass_request_headers {
             return;
         }
-        self.write_fields(request.client.known_headers(), writer);
+        let fields = request.client.known_headers();
+        match lookup {
+            None => self.write_fields(fields, writer),
+            Some(lookup) => {
+                let passed = |(known, _, _): &Field<'_>| !lookup.holds_back(*known);
+                self.write_fields(fields.filter(passed), writer);
+            }
+        }
     }
 
     /// Writes the fields of a request, those of one name as one where the first of them stands.

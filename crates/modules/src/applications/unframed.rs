@@ -18,6 +18,7 @@ use proto::method::Method;
 
 use super::Outgoing;
 use crate::passing::answer::AnswerHead;
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Destination, Found, Schemes};
@@ -39,7 +40,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn passing(&self) -> &Arc<Passing>;
 
     /// Writes the head of a request; where it cannot be written the status to answer with, and the log has been told.
-    fn write(&self, request: &mut Request) -> Result<Bytes, u16>;
+    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16>;
 }
 
 /// `uwsgi_pass` or `scgi_pass` of a location or an `if`.
@@ -88,7 +89,6 @@ impl<P: Protocol> Handle for Pass<P> {
 
 impl<P: Protocol> driver::Protocol for Pass<P> {
     type Target = Found;
-    type Lookup = ();
     type Outgoing = Outgoing;
     type Dialogue<'a> = UnframedConversation<'a>;
     type Answer = UpstreamResponse;
@@ -114,14 +114,18 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         BodyReading::of_stream(stream)
     }
 
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        Some(self.protocol.passing())
+    }
+
     async fn write(
         &self,
         request: &mut Request,
         _: &Found,
         begun: Option<Pieces>,
-        (): &(),
+        lookup: Option<&Lookup>,
     ) -> Result<Outgoing, u16> {
-        let head = self.protocol.write(request)?;
+        let head = self.protocol.write(request, lookup)?;
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,

@@ -10,6 +10,8 @@ mod conversation;
 pub mod script_name;
 mod settings;
 
+use std::sync::Arc;
+
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
@@ -26,11 +28,13 @@ pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
 use crate::applications::Outgoing;
 use crate::passing::answer::AnswerHead;
 use crate::passing::body::{Arrived, Delimited, doing_behind_head};
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Found, Scheme, Schemes};
 use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
 use crate::passing::response::is_buffered;
+use crate::passing::settings::Passing;
 use crate::passing::tries::{Reach, note};
 use crate::upstream::Group;
 use body::RecordsOfBody;
@@ -52,7 +56,6 @@ impl Handle for FastcgiPass {
 
 impl Protocol for FastcgiPass {
     type Target = Found;
-    type Lookup = ();
     type Outgoing = Outgoing;
     type Dialogue<'a> = FastcgiConversation<'a>;
     type Answer = FastcgiAnswer;
@@ -71,14 +74,18 @@ impl Protocol for FastcgiPass {
         BodyReading::of_stream(stream && request.is_main())
     }
 
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        Some(&self.settings.passing)
+    }
+
     async fn write(
         &self,
         request: &mut Request,
         _: &Found,
         begun: Option<Pieces>,
-        (): &(),
+        lookup: Option<&Lookup>,
     ) -> Result<Outgoing, u16> {
-        let head = write(request, &self.settings)?;
+        let head = write(request, &self.settings, lookup)?;
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,
@@ -147,11 +154,17 @@ impl Protocol for FastcgiPass {
 }
 
 /// Writes a request up to its body; where it is too long the status to answer with.
-fn write(request: &mut Request, settings: &Settings) -> Result<Bytes, u16> {
+fn write(
+    request: &mut Request,
+    settings: &Settings,
+    lookup: Option<&Lookup>,
+) -> Result<Bytes, u16> {
     let mut head = engine::spare_bytes(2048);
     let mut writer = RequestWriter::new(&mut head, settings.keep_connection);
     let pass_headers = settings.passing.pass_request_headers;
-    settings.params.write(request, pass_headers, &mut writer);
+    settings
+        .params
+        .write(request, pass_headers, lookup, &mut writer);
     match writer.finish(PARAMS_LENGTH_MAX) {
         Ok(()) => Ok(engine::share_bytes(head)),
         Err(too_long) => {

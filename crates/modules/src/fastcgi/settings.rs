@@ -15,6 +15,7 @@ use super::SCHEMES;
 use super::script_name::{self, Script};
 use crate::applications::params::{self, ParamLine, Params};
 use crate::passing::buffers;
+use crate::passing::cache;
 use crate::passing::destination::Destination;
 use crate::passing::family::Family;
 use crate::passing::settings::{self, Passing};
@@ -60,6 +61,9 @@ static FASTCGI: Family = Family::of_applications("fastcgi_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("fastcgi_");
 
+/// What it shares with those whose answers may be cached.
+static CACHE: cache::Family = cache::Family::of("fastcgi_");
+
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
@@ -81,6 +85,8 @@ const HIDDEN: [&str; 6] = [
 const PASSING: settings::Declared = settings::Declared {
     family: &FASTCGI,
     buffers: &BUFFERS,
+    cache: &CACHE,
+    converts_head: false,
     temporary_path: &TEMPORARY_PATH,
     hidden: &HIDDEN,
 };
@@ -90,11 +96,18 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &[&PARAM, &KEEP_CONN, &CATCH_STDERR],
     &FASTCGI.of_requests(),
     &BUFFERS.all(),
+    &CACHE.of_scopes(),
 ];
 
 /// All of this module.
 const ALL: &[&[&dyn Declared]] = &[
-    &[&FASTCGI_PASS, &INDEX, &SPLIT_PATH_INFO, &FASTCGI.send_lowat],
+    &[
+        &FASTCGI_PASS,
+        &CACHE.cache_path,
+        &INDEX,
+        &SPLIT_PATH_INFO,
+        &FASTCGI.send_lowat,
+    ],
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
 ];
 

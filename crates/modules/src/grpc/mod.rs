@@ -33,6 +33,7 @@ use proto::uri::{Escape, escape};
 pub use settings::{DIRECTIVES, GrpcPass, SHORTCUTS, check, content, survey};
 
 use crate::passing::answer::AnswerHead;
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::{Found, Scheme, Schemes};
@@ -140,7 +141,6 @@ struct OutgoingCall {
 
 impl Protocol for Grpc<'_> {
     type Target = CallTarget;
-    type Lookup = ();
     type Outgoing = OutgoingCall;
     type Dialogue<'a>
         = Http2Conversation<'a>
@@ -172,7 +172,7 @@ impl Protocol for Grpc<'_> {
         request: &mut Request,
         target: &CallTarget,
         begun: Option<Pieces>,
-        (): &(),
+        _: Option<&Lookup>,
     ) -> Result<OutgoingCall, u16> {
         let body = match begun {
             begun if target.is_text() => web::decode_body(request, begun).await?,

@@ -150,6 +150,7 @@ impl Feature for Settings {
             pass_trailers: true,
             limit_rate: Size::Fixed(0),
             store: None,
+            cache: None,
         };
         let lines = scope.written(&SET_HEADER)?.unwrap_or_default();
         let (set, replaced) = fields::compile(compiler, lines)?;

@@ -22,6 +22,7 @@ pub use settings::{DIRECTIVES, SHORTCUTS, check, content};
 
 use crate::passing::answer::AnswerHead;
 use crate::passing::body::{Arrived, Delimited};
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::destination::Found;
@@ -46,7 +47,6 @@ impl Handle for MemcachedPass {
 
 impl Protocol for MemcachedPass {
     type Target = Found;
-    type Lookup = ();
     type Outgoing = Get;
     type Dialogue<'a> = MemcachedConversation<'a>;
     type Answer = MemcachedAnswer;
@@ -68,7 +68,7 @@ impl Protocol for MemcachedPass {
         request: &mut Request,
         _: &Found,
         _: Option<Pieces>,
-        (): &(),
+        _: Option<&Lookup>,
     ) -> Result<Get, u16> {
         let get = Get::new(&self.key.evaluate(request));
         if get.is_none() {

@@ -115,6 +115,7 @@ impl Feature for Settings {
             pass_trailers: false,
             limit_rate: Size::Fixed(0),
             store: None,
+            cache: None,
         };
         Ok(Settings {
             passing: Arc::new(passing),

@@ -58,6 +58,14 @@ impl AnswerHead {
         }
     }
 
+    /// The same, of bytes that others have as well.
+    pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
+        AnswerHead {
+            head: Rc::new(head),
+            bytes,
+        }
+    }
+
     /// The head of an answer that has none.
     pub(crate) fn none() -> AnswerHead {
         AnswerHead::new(ReadHead::default(), Vec::new())

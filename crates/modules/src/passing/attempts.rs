@@ -12,6 +12,7 @@ use http::request::Request;
 use http::response::Field;
 
 use super::answer::AnswerHead;
+use super::cache::CacheStatus;
 
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +94,8 @@ pub(crate) struct History {
     pub trailers: Vec<Field>,
     /// When the try under way began.
     pub began: Began,
+    /// What has come of asking the cache, where one is on.
+    pub cache_status: Option<CacheStatus>,
 }
 
 /// When a try began, if it has.

@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
-//!                 ▲          ▲                     ▲                                ▲         ▲
-//!         before_asking   Lookup            in_place_of_…                     before_delivery  keep
+//!                 ▲          ▲                  ▲                                  ▲         ▲
+//!              look_up     Lookup              fail                              heed      keep
 //! ```
 //!
-//! The four hooks are where a cache stands: it answers before a peer is asked, has a say in the
-//! head that goes out, has an answer in the place of a failure or of a status, and takes the answer
-//! in before it is delivered. What a protocol does not need costs it nothing: every step is chosen
-//! when the program is compiled.
+//! The four hooks are where the [`cache`] stands: it answers before a peer is asked, has a say in
+//! the head that goes out, keeps a failure, and takes the answer in before it is delivered. What a
+//! protocol does not need costs it nothing: every step is chosen when the program is compiled.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
@@ -24,12 +24,14 @@ use http::request::{Request, Step};
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
+use super::cache::{self, Lookup};
 use super::connection::{Home, UpstreamConnection, introduction};
 use super::deliver::Delivery;
 use super::destination::Found;
 use super::finish;
 use super::locate::{Upstream, locate};
 use super::response::refuse_upgrade;
+use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::socket::SocketSettings;
 use super::ssl::{Secured, UpstreamTls};
@@ -111,9 +113,6 @@ pub(crate) trait Protocol {
     /// Where a request goes, and what else is known of it before its body is read.
     type Target: Target;
 
-    /// What the hook before asking has found out: `()` where there is no cache.
-    type Lookup: Default;
-
     /// The request as peers get it.
     type Outgoing;
 
@@ -139,23 +138,28 @@ pub(crate) trait Protocol {
     /// How much of the request's body is to be read.
     fn reading(&self, request: &Request, target: &Self::Target) -> BodyReading;
 
-    /// The request's body could not be read.
-    fn not_read(&self, _: &mut Request, _: &Self::Target) {}
+    /// Tells variables of the target of a request that is not passed on after all, or not yet.
+    fn show(&self, _: &mut Request, _: &Self::Target) {}
 
     /// The request is about to be passed on: what variables tell begins, behind the tries of an
     /// earlier pass, if there was one.
-    fn begin(&self, request: &mut Request, _: &Self::Target, _: &Self::Lookup) {
+    fn begin(&self, request: &mut Request, _: &Self::Target) {
         Attempts::begin_anew(request);
     }
 
-    /// First hook: before peers are asked. A step answers in their place.
-    async fn before_asking(
-        &self,
-        _: &mut Request,
-        _: &mut Exchange,
-        _: &Self::Target,
-    ) -> Result<ControlFlow<Step, Self::Lookup>, Abort> {
-        Ok(ControlFlow::Continue(Self::Lookup::default()))
+    /// What the scope says of answers, where a cache may be on.
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        None
+    }
+
+    /// What an answer is found by again where no line says it.
+    fn cache_key(&self, _: &mut Request, _: &Self::Target) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// What changes in the fields of an answer from the cache.
+    fn rewriting(&self) -> &dyn Rewrite {
+        &Unchanged
     }
 
     /// Writes the request, or tells the status to answer with. `begun` is what has been read of a
@@ -166,7 +170,7 @@ pub(crate) trait Protocol {
         request: &mut Request,
         target: &Self::Target,
         begun: Option<Pieces>,
-        lookup: &Self::Lookup,
+        lookup: Option<&Lookup>,
     ) -> Result<Self::Outgoing, u16>;
 
     /// The URI in it, for log lines.
@@ -188,29 +192,6 @@ pub(crate) trait Protocol {
         target: &'a Self::Target,
         outgoing: &'a Self::Outgoing,
     ) -> Self::Dialogue<'a>;
-
-    /// Third hook: no peer has answered, and the request ends with this status unless a step comes
-    /// back.
-    async fn in_place_of_failure(
-        &self,
-        _: &mut Request,
-        _: &mut Exchange,
-        _: &mut Self::Lookup,
-        _: u16,
-    ) -> Result<Option<Step>, Abort> {
-        Ok(None)
-    }
-
-    /// The third hook again: a peer has answered so. A step answers in its place.
-    async fn in_place_of_answer(
-        &self,
-        _: &mut Request,
-        _: &mut Exchange,
-        _: &mut Self::Lookup,
-        _: &AnswerHead,
-    ) -> Result<Option<Step>, Abort> {
-        Ok(None)
-    }
 
     /// No peer has answered: the request ends with this status.
     fn unanswered(&self, request: &mut Request, _: &Self::Outgoing, status: u16) -> Step {
@@ -244,23 +225,6 @@ pub(crate) trait Protocol {
     /// Something else than the answer is delivered, of which the head alone was of use.
     fn leave(&self, peer: UpstreamConnection, _: Self::Answer, _: &Self::Outgoing) {
         drop(peer);
-    }
-
-    /// Fourth hook: the head of the answer is that of the response, and its body is about to
-    /// follow, unless `instead` answers: what `error_page` or `X-Accel-Redirect` leads to.
-    fn before_delivery(
-        &self,
-        _: &mut Request,
-        _: &mut Self::Lookup,
-        _: &AnswerHead,
-        instead: Option<&Step>,
-    ) {
-        let _ = instead;
-    }
-
-    /// The fourth hook again: the answer is delivered so, and its body may be kept on its way.
-    fn keep(&self, _: &mut Request, _: Self::Lookup, delivered: Step) -> Step {
-        delivered
     }
 
     /// Makes the answer the response, the head of which is in place where it has one.
@@ -301,25 +265,48 @@ pub(crate) async fn pass_on<P: Protocol>(
     let begun = match read {
         Ok(begun) => begun,
         Err(failed) => {
-            protocol.not_read(request, &target);
+            protocol.show(request, &target);
             return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
         }
     };
-    let lookup = match protocol.before_asking(request, exchange, &target).await? {
+    let lookup = match look_up(request, protocol, &target).await {
         ControlFlow::Continue(lookup) => lookup,
         ControlFlow::Break(step) => return Ok(step),
     };
-    protocol.begin(request, &target, &lookup);
+    protocol.begin(request, &target);
+    if let Some(lookup) = &lookup {
+        lookup.note_status(request);
+    }
     let secured = match secure(request, protocol, &target).await {
         Ok(secured) => secured,
         Err(status) => return Ok(finish(request, status)),
     };
-    let outgoing = match protocol.write(request, &target, begun, &lookup).await {
+    let outgoing = match protocol
+        .write(request, &target, begun, lookup.as_deref())
+        .await
+    {
         Ok(outgoing) => outgoing,
         Err(status) => return Ok(Step::Finish(status)),
     };
     let sent = Sent { target, outgoing };
     ask_peers(request, exchange, protocol, sent, lookup, secured).await
+}
+
+/// First hook: before peers are asked, the cache is, where one is on. A step answers in their place.
+async fn look_up<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    target: &P::Target,
+) -> ControlFlow<Step, Option<Box<Lookup>>> {
+    let Some(passing) = protocol.cached() else {
+        return ControlFlow::Continue(None);
+    };
+    let Some(cache) = &passing.cache else {
+        return ControlFlow::Continue(None);
+    };
+    protocol.show(request, target);
+    let default_key = |request: &mut Request| protocol.cache_key(request, target);
+    cache::look_up(request, passing, cache, protocol.rewriting(), default_key).await
 }
 
 /// Gets TLS ready, where the peers of the target speak it.
@@ -340,7 +327,7 @@ async fn ask_peers<P: Protocol>(
     exchange: &mut Exchange,
     protocol: &P,
     sent: Sent<P::Target, P::Outgoing>,
-    mut lookup: P::Lookup,
+    mut lookup: Option<Box<Lookup>>,
     secured: Option<Secured>,
 ) -> Result<Step, Abort> {
     let Way {
@@ -362,7 +349,13 @@ async fn ask_peers<P: Protocol>(
     let group = match locate(request, exchange, upstream, tries.ignore_client_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => {
-            return fail(request, exchange, protocol, &sent.outgoing, lookup, status).await;
+            return Ok(fail(
+                request,
+                protocol,
+                &sent.outgoing,
+                lookup.as_deref(),
+                status,
+            ));
         }
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
@@ -386,7 +379,13 @@ async fn ask_peers<P: Protocol>(
     let (mut peer, answer) = match asked {
         Ok(answered) => answered,
         Err(status) => {
-            return fail(request, exchange, protocol, &sent.outgoing, lookup, status).await;
+            return Ok(fail(
+                request,
+                protocol,
+                &sent.outgoing,
+                lookup.as_deref(),
+                status,
+            ));
         }
     };
     let delivery = protocol.delivery(&sent.outgoing);
@@ -397,17 +396,15 @@ async fn ask_peers<P: Protocol>(
             .deliver(request, exchange, sent, peer, answer)
             .await;
     };
-    let instead = protocol.in_place_of_answer(request, exchange, &mut lookup, head);
-    let mut step = instead.await?;
-    if step.is_none() {
-        step = delivery.intercept(request, &mut selection, &mut peer, head);
-        if step.is_none() && head.is_upgrade() {
-            peer.at_end = selection.at_end(request);
-            let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
-            return upgrade.await;
-        }
-        step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
-        protocol.before_delivery(request, &mut lookup, head, step.as_ref());
+    let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
+    if step.is_none() && head.is_upgrade() {
+        peer.at_end = selection.at_end(request);
+        let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
+        return upgrade.await;
+    }
+    step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
+    if let (Some(lookup), Some(passing)) = (&mut lookup, protocol.cached()) {
+        lookup.heed(request, passing, head, step.as_ref());
     }
     if let Some(step) = step {
         if let Some(asked) = &request.upstream {
@@ -418,21 +415,22 @@ async fn ask_peers<P: Protocol>(
     }
     let delivered = protocol.deliver(request, exchange, sent, peer, answer);
     let delivered = delivered.await?;
-    Ok(protocol.keep(request, lookup, delivered))
+    Ok(match (lookup, protocol.cached()) {
+        (Some(lookup), Some(passing)) => lookup.keep(request, passing, delivered),
+        _ => delivered,
+    })
 }
 
-/// No peer has answered.
-async fn fail<P: Protocol>(
+/// No peer has answered. Third hook: a cache may keep that.
+fn fail<P: Protocol>(
     request: &mut Request,
-    exchange: &mut Exchange,
     protocol: &P,
     outgoing: &P::Outgoing,
-    mut lookup: P::Lookup,
+    lookup: Option<&Lookup>,
     status: u16,
-) -> Result<Step, Abort> {
-    let instead = protocol.in_place_of_failure(request, exchange, &mut lookup, status);
-    Ok(match instead.await? {
-        Some(step) => step,
-        None => protocol.unanswered(request, outgoing, status),
-    })
+) -> Step {
+    if let (Some(lookup), Some(passing)) = (lookup, protocol.cached()) {
+        lookup.fail(passing, status);
+    }
+    protocol.unanswered(request, outgoing, status)
 }

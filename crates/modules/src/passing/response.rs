@@ -241,20 +241,24 @@ pub(crate) fn examine(request: &mut Request, passing: &Passing, answer: &mut Rea
             warn_of_duplicate(request, &answer.bytes, *field, earlier);
             continue;
         }
-        let value = field.value(&answer.bytes);
-        match field.known {
-            Known::XAccelLimitRate if !passing.ignored.contains_known(Known::XAccelLimitRate) => {
-                if let Some(rate) = rate_of(value) {
-                    request.pacing.rate = Some(rate);
-                }
-            }
-            Known::XAccelCharset if !passing.ignored.contains_known(Known::XAccelCharset) => {
-                request.response.override_charset = Bytes::copy_from_slice(value);
-            }
-            _ => {}
-        }
+        heed(request, passing, field.known, field.value(&answer.bytes));
     }
     answer.examined = fields.len();
+}
+
+/// Has a field of an answer take its effect, unless a line has that ignored.
+pub(super) fn heed(request: &mut Request, passing: &Passing, known: Known, value: &[u8]) {
+    match known {
+        Known::XAccelLimitRate if !passing.ignored.contains_known(known) => {
+            if let Some(rate) = rate_of(value) {
+                request.pacing.rate = Some(rate);
+            }
+        }
+        Known::XAccelCharset if !passing.ignored.contains_known(known) => {
+            request.response.override_charset = Bytes::copy_from_slice(value);
+        }
+        _ => {}
+    }
 }
 
 /// A rate in bytes a second: digits and nothing else, within 63 bits.

@@ -11,6 +11,7 @@ use proto::header::NameSet;
 
 use super::attempts::Attempts;
 use super::buffers::{self, Buffers};
+use super::cache::{self, Cache};
 use super::family::Family;
 use super::socket::SocketSettings;
 use super::store::Store;
@@ -40,12 +41,16 @@ pub(crate) struct Passing {
     pub(crate) pass_trailers: bool,
     pub(crate) limit_rate: Size,
     pub(crate) store: Option<Store>,
+    pub(crate) cache: Option<Cache>,
 }
 
 /// Which directives say it, and what holds where none does.
 pub(crate) struct Declared {
     pub(crate) family: &'static Family,
     pub(crate) buffers: &'static buffers::Family,
+    pub(crate) cache: &'static cache::Family,
+    /// HEAD may be asked for as GET.
+    pub(crate) converts_head: bool,
     /// Where temporary files go that no line gives a directory.
     pub(crate) temporary_path: &'static TemporaryPath,
     /// Fields that never reach the client unless a line names them.
@@ -69,7 +74,11 @@ impl Passing {
         declared: &Declared,
     ) -> Result<Passing, Fault> {
         let Declared {
-            family, buffers, ..
+            family,
+            buffers,
+            cache,
+            converts_head,
+            ..
         } = declared;
         let names = |words: &[Word]| -> NameSet { words.iter().map(|word| &*word.bytes).collect() };
         let passed = names(&scope.written(&family.pass_header)?.unwrap_or_default());
@@ -83,13 +92,17 @@ impl Passing {
             &family.buffer_size,
             declared.temporary_path,
         )?;
-        let store = Store::compile(
-            compiler,
-            scope,
-            &family.store,
-            &family.store_access,
-            &buffers.limits.directory,
-        )?;
+        let cache = cache.compile(compiler, scope, &family.store, *converts_head)?;
+        let store = match cache {
+            Some(_) => None,
+            None => Store::compile(
+                compiler,
+                scope,
+                &family.store,
+                &family.store_access,
+                &buffers.limits.directory,
+            )?,
+        };
         Ok(Passing {
             tries: Tries {
                 connect_timeout: scope.get(&family.connect_timeout)?,
@@ -117,6 +130,7 @@ impl Passing {
             pass_trailers: false,
             limit_rate: Size::compile(compiler, scope.get(&family.limit_rate)?),
             store,
+            cache,
         })
     }
 }

@@ -330,7 +330,7 @@ struct Storing {
 }
 
 /// The request whose answer is stored, for lines of the log once it is gone.
-struct About {
+pub(super) struct About {
     log: Arc<ErrorLog>,
     is_debugged: bool,
     serial: Option<u64>,
@@ -339,7 +339,7 @@ struct About {
 }
 
 impl About {
-    fn of(request: &Request) -> About {
+    pub(super) fn of(request: &Request) -> About {
         let mut fields = String::new();
         let _ = request.describe(&mut fields); // a string takes all
         About {

@@ -12,6 +12,7 @@ use variables::write::{decimal, joined, seconds};
 
 use super::answer::AnswerHead;
 use super::attempts::{Attempt, Attempts};
+use super::cache::CacheStatus;
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
@@ -19,9 +20,8 @@ pub fn find(name: &str) -> Option<Found> {
         "upstream_addr" => address,
         "upstream_bytes_received" => bytes_received,
         "upstream_bytes_sent" => bytes_sent,
-        "upstream_cache_etag" | "upstream_cache_last_modified" | "upstream_cache_status" => {
-            of_no_cache
-        }
+        "upstream_cache_etag" | "upstream_cache_last_modified" => of_no_revalidation,
+        "upstream_cache_status" => cache_status,
         "upstream_connect_time" => connect_time,
         "upstream_header_time" => header_time,
         "upstream_queue_time" => queue_time,
@@ -37,10 +37,9 @@ pub fn find(name: &str) -> Option<Found> {
     Some(Found::computed(evaluate))
 }
 
-/// What a cache tells of a response: nothing, as no response of an upstream is cached yet.
-/// Formats of logs and `add_header` name these variables in many configurations that cache
-/// nothing, where nginx has no value for them either.
-fn of_no_cache(_: &mut Request, _: &mut Vec<u8>) -> bool {
+/// What a request asks for by that is to be revalidated: nothing, as nothing is revalidated yet.
+/// nginx has no value for it either where `*_cache_revalidate` is off.
+fn of_no_revalidation(_: &mut Request, _: &mut Vec<u8>) -> bool {
     false
 }
 
@@ -57,6 +56,12 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
             decimal(status.into(), out);
         }
     })
+}
+
+fn cache_status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let status = Attempts::of(request).and_then(|seen| seen.borrow().cache_status);
+    out.extend_from_slice(status.map_or("", CacheStatus::name).as_bytes());
+    status.is_some()
 }
 
 fn connect_time(request: &mut Request, out: &mut Vec<u8>) -> bool {

@@ -13,11 +13,15 @@ use proto::uri::{Escape, escape};
 use super::Proxy;
 use super::settings::{HttpVersion, Settings};
 use super::target::Target;
+use crate::passing::cache::Lookup;
 use crate::passing::fields;
 use crate::passing::http2::head::RequestHead;
 
 /// Whether the upstream is asked with HEAD, so that its answer has no body.
-pub(super) fn is_head(request: &mut Request, settings: &Settings) -> bool {
+pub(super) fn is_head(request: &mut Request, settings: &Settings, lookup: Option<&Lookup>) -> bool {
+    if lookup.is_some_and(|lookup| lookup.is_head_converted) {
+        return false;
+    }
     match &settings.method {
         Some(method) => method.evaluate(request).eq_ignore_ascii_case(b"HEAD"),
         None => request.method == Method::Head,
@@ -81,10 +85,11 @@ pub(super) fn write(
     proxy: &Proxy,
     target: &Target,
     buffered: bool,
+    lookup: Option<&Lookup>,
 ) -> Result<Written, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = engine::spare_bytes(1024);
-    write_method(request, &settings, &mut head);
+    write_method(request, &settings, lookup, &mut head);
     head.push(b' ');
     let begin = head.len();
     write_uri(request, proxy, target, &mut head);
@@ -103,7 +108,8 @@ pub(super) fn write(
     }
     if settings.passing.pass_request_headers {
         for (known, name, value) in request.client.known_headers() {
-            if !settings.replaced.contains(known, name) {
+            let is_held_back = lookup.is_some_and(|lookup| lookup.holds_back(known));
+            if !is_held_back && !settings.replaced.contains(known, name) {
                 write_field(name, value, &mut head);
             }
         }
@@ -115,6 +121,18 @@ pub(super) fn write(
         uri,
         upgrade,
     })
+}
+
+/// What an answer is found by again where no line says it: the URL that is asked for. A socket in
+/// the file system has no host in it, and the scope stands for that.
+pub(super) fn cache_key(request: &Request, proxy: &Proxy, target: &Target) -> Vec<u8> {
+    let mut key = target.scheme.text().to_vec();
+    if target.port.is_empty() {
+        key.extend_from_slice(&proxy.place);
+    }
+    key.extend_from_slice(&target.host);
+    write_uri(request, proxy, target, &mut key);
+    key
 }
 
 /// What ends the request line.
@@ -189,10 +207,13 @@ pub(super) fn write_http2(
     proxy: &Proxy,
     target: &Target,
     length: Option<u64>,
+    lookup: Option<&Lookup>,
 ) -> Result<RequestHead, u16> {
     let settings = Arc::clone(&proxy.settings);
     let mut head = RequestHead::new();
-    head.put_with(b":method", |out| write_method(request, &settings, out));
+    head.put_with(b":method", |out| {
+        write_method(request, &settings, lookup, out);
+    });
     head.put(b":scheme", target.scheme.name());
     let mut has_uri = true;
     head.put_with(b":path", |out| {
@@ -212,13 +233,23 @@ pub(super) fn write_http2(
         head.put_length(length);
     }
     if settings.passing.pass_request_headers {
-        head.put_client(request, &settings.replaced);
+        head.put_client_but(request, &settings.replaced, |known| {
+            lookup.is_some_and(|lookup| lookup.holds_back(known))
+        });
     }
     Ok(head)
 }
 
-fn write_method(request: &mut Request, settings: &Settings, out: &mut Vec<u8>) {
+fn write_method(
+    request: &mut Request,
+    settings: &Settings,
+    lookup: Option<&Lookup>,
+    out: &mut Vec<u8>,
+) {
     match &settings.method {
+        _ if lookup.is_some_and(|lookup| lookup.is_head_converted) => {
+            out.extend_from_slice(b"GET");
+        }
         Some(method) => method.append_to(request, out),
         None if request.method == Method::Other => {
             out.extend_from_slice(request.client.method_name());

@@ -1,5 +1,7 @@
 //! `proxy_http_version 2`: the same request and answer as streams of connections that requests share.
 
+use std::sync::Arc;
+
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
@@ -9,11 +11,14 @@ use super::rewriting::Rewriting;
 use super::target::Target;
 use super::{Proxy, begin, head, show, show_nothing};
 use crate::passing::answer::AnswerHead;
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
 use crate::passing::http2::conversation::{Http2Answer, Http2Conversation, RequestBody};
 use crate::passing::http2::head::RequestHead;
+use crate::passing::rewriting::Rewrite;
+use crate::passing::settings::Passing;
 use crate::passing::tries::Reach;
 use crate::upstream::Group;
 
@@ -45,7 +50,6 @@ struct Asked {
 
 impl Protocol for Http2<'_> {
     type Target = Target;
-    type Lookup = ();
     type Outgoing = Asked;
     type Dialogue<'a>
         = Http2Conversation<'a>
@@ -69,12 +73,24 @@ impl Protocol for Http2<'_> {
         self.proxy.reading(request)
     }
 
-    fn not_read(&self, request: &mut Request, target: &Target) {
+    fn show(&self, request: &mut Request, target: &Target) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &Target, (): &()) {
+    fn begin(&self, request: &mut Request, target: &Target) {
         begin(request, target);
+    }
+
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        Some(&self.proxy.settings.passing)
+    }
+
+    fn cache_key(&self, request: &mut Request, target: &Target) -> Vec<u8> {
+        head::cache_key(request, self.proxy, target)
+    }
+
+    fn rewriting(&self) -> &dyn Rewrite {
+        &self.rewriting
     }
 
     async fn write(
@@ -82,7 +98,7 @@ impl Protocol for Http2<'_> {
         request: &mut Request,
         target: &Target,
         begun: Option<Pieces>,
-        (): &(),
+        lookup: Option<&Lookup>,
     ) -> Result<Asked, u16> {
         let settings = &self.proxy.settings;
         let text = settings.body.as_ref().map(|body| body.evaluate(request));
@@ -101,9 +117,9 @@ impl Protocol for Http2<'_> {
             }
         };
         Ok(Asked {
-            head: head::write_http2(request, self.proxy, target, length)?,
+            head: head::write_http2(request, self.proxy, target, length, lookup)?,
             body,
-            is_head: head::is_head(request, settings),
+            is_head: head::is_head(request, settings, lookup),
         })
     }
 

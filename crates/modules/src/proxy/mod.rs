@@ -16,6 +16,8 @@ mod settings;
 mod target;
 pub mod variables;
 
+use std::sync::Arc;
+
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
@@ -27,11 +29,14 @@ pub use settings::{DIRECTIVES, Proxy, Settings, check, content, survey};
 
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
+use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, ends_of, introduction, terms};
 use crate::passing::deliver::Delivery;
 use crate::passing::driver::{BodyReading, Protocol, Sent, Way, pass_on};
 use crate::passing::response::{UpstreamResponse, refuse_upgrade};
+use crate::passing::rewriting::Rewrite;
 use crate::passing::sending::{self, as_it_came};
+use crate::passing::settings::Passing;
 use crate::passing::tries::{AttemptError, Conversation, Reach};
 use crate::passing::tunnel;
 use crate::upstream::Group;
@@ -142,7 +147,6 @@ struct Asked {
 
 impl Protocol for Http1<'_> {
     type Target = target::Target;
-    type Lookup = ();
     type Outgoing = Asked;
     type Dialogue<'a>
         = HttpConversation<'a>
@@ -166,12 +170,24 @@ impl Protocol for Http1<'_> {
         self.proxy.reading(request)
     }
 
-    fn not_read(&self, request: &mut Request, target: &target::Target) {
+    fn show(&self, request: &mut Request, target: &target::Target) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &target::Target, (): &()) {
+    fn begin(&self, request: &mut Request, target: &target::Target) {
         begin(request, target);
+    }
+
+    fn cached(&self) -> Option<&Arc<Passing>> {
+        Some(&self.proxy.settings.passing)
+    }
+
+    fn cache_key(&self, request: &mut Request, target: &target::Target) -> Vec<u8> {
+        head::cache_key(request, self.proxy, target)
+    }
+
+    fn rewriting(&self) -> &dyn Rewrite {
+        &self.rewriting
     }
 
     async fn write(
@@ -179,12 +195,12 @@ impl Protocol for Http1<'_> {
         request: &mut Request,
         target: &target::Target,
         begun: Option<Pieces>,
-        (): &(),
+        lookup: Option<&Lookup>,
     ) -> Result<Asked, u16> {
-        let written = head::write(request, self.proxy, target, begun.is_none())?;
+        let written = head::write(request, self.proxy, target, begun.is_none(), lookup)?;
         Ok(Asked {
             uri: written.head.slice(written.uri),
-            is_head: head::is_head(request, &self.proxy.settings),
+            is_head: head::is_head(request, &self.proxy.settings, lookup),
             outgoing: Outgoing {
                 head: written.head,
                 upgrade: written.upgrade && request.header(Known::Upgrade).is_some(),

@@ -24,6 +24,7 @@ use proto::proxy_protocol::Version;
 use super::cookies::{self, Cookies};
 use super::target::{self, Scheme, Target};
 use crate::passing::buffers;
+use crate::passing::cache;
 use crate::passing::family::Family;
 use crate::passing::fields::{self, SetField};
 use crate::passing::locate::Upstream;
@@ -117,6 +118,9 @@ static PROXY: Family = Family::of("proxy_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 
+/// What it shares with those whose answers may be cached.
+static CACHE: cache::Family = cache::Family::of("proxy_");
+
 /// What it shares with those that ask over TLS.
 static TLS: ssl::Family = ssl::Family::of("proxy_");
 
@@ -131,6 +135,8 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 const PASSING: settings::Declared = settings::Declared {
     family: &PROXY,
     buffers: &BUFFERS,
+    cache: &CACHE,
+    converts_head: true,
     temporary_path: &TEMPORARY_PATH,
     hidden: &HIDDEN,
 };
@@ -143,6 +149,7 @@ const OF_SETTINGS: &[&dyn Declared] = &[
     &BODY,
     &PASS_TRAILERS,
     &PROXY_PROTOCOL,
+    &CACHE.cache_convert_head,
 ];
 
 /// What they are made of.
@@ -150,12 +157,14 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     OF_SETTINGS,
     &PROXY.of_requests(),
     &BUFFERS.all(),
+    &CACHE.of_scopes(),
     &cookies::DIRECTIVES,
 ];
 
 /// What else there is.
 const OTHERS: &[&dyn Declared] = &[
     &PROXY_PASS,
+    &CACHE.cache_path,
     &REDIRECT,
     &PROXY.send_lowat,
     &HEADERS_HASH_MAX_SIZE,

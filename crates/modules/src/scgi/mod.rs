@@ -18,6 +18,7 @@ use proto::scgi::RequestWriter;
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
 use crate::passing::buffers;
+use crate::passing::cache::{self, Lookup};
 use crate::passing::destination::{Scheme, Schemes};
 use crate::passing::family::Family;
 use crate::passing::settings::{self, Passing};
@@ -42,6 +43,9 @@ static SCGI: Family = Family::of_applications("scgi_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("scgi_");
 
+/// What it shares with those whose answers may be cached.
+static CACHE: cache::Family = cache::Family::of("scgi_");
+
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
     spec: &BUFFERS.temp_path.spec,
@@ -53,6 +57,8 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 const PASSING: settings::Declared = settings::Declared {
     family: &SCGI,
     buffers: &BUFFERS,
+    cache: &CACHE,
+    converts_head: false,
     temporary_path: &TEMPORARY_PATH,
     hidden: &[
         "status",
@@ -65,11 +71,16 @@ const PASSING: settings::Declared = settings::Declared {
 };
 
 /// What [`Settings`] are made of.
-const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[&[&PARAM], &SCGI.of_requests(), &BUFFERS.all()];
+const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
+    &[&PARAM],
+    &SCGI.of_requests(),
+    &BUFFERS.all(),
+    &CACHE.of_scopes(),
+];
 
 /// All of this module.
 const ALL: &[&[&dyn Declared]] = &[
-    &[&SCGI_PASS],
+    &[&SCGI_PASS, &CACHE.cache_path],
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
 ];
 
@@ -102,12 +113,13 @@ impl Protocol for Settings {
         &self.passing
     }
 
-    fn write(&self, request: &mut Request) -> Result<Bytes, u16> {
+    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16> {
         let mut head = Vec::with_capacity(2048);
         let length = request.body.length().unwrap_or(request.body.announced());
         let mut writer = RequestWriter::new(&mut head, length);
         let pass_headers = self.passing.pass_request_headers;
-        self.params.write(request, pass_headers, &mut writer);
+        self.params
+            .write(request, pass_headers, lookup, &mut writer);
         match writer.finish() {
             Ok(()) => Ok(head.into()),
             Err(zero) => {

@@ -20,6 +20,7 @@ use proto::uwsgi::RequestWriter;
 use crate::applications::params::{self, ParamLine, Params};
 use crate::applications::unframed::{self, Protocol};
 use crate::passing::buffers;
+use crate::passing::cache::{self, Lookup};
 use crate::passing::destination::{Scheme, Schemes};
 use crate::passing::family::Family;
 use crate::passing::settings::{self, Passing};
@@ -69,6 +70,9 @@ static UWSGI: Family = Family::of_applications("uwsgi_");
 /// What it shares with those that buffer answers.
 static BUFFERS: buffers::Family = buffers::Family::of("uwsgi_");
 
+/// What it shares with those whose answers may be cached.
+static CACHE: cache::Family = cache::Family::of("uwsgi_");
+
 /// What it shares with those that ask over TLS.
 static TLS: ssl::Family = ssl::Family::of("uwsgi_");
 
@@ -83,6 +87,8 @@ static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
 const PASSING: settings::Declared = settings::Declared {
     family: &UWSGI,
     buffers: &BUFFERS,
+    cache: &CACHE,
+    converts_head: false,
     temporary_path: &TEMPORARY_PATH,
     // Unlike those of FastCGI and SCGI an answer may have a status line, and `Status` is a field like others.
     hidden: &[
@@ -99,11 +105,12 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &[&MODIFIER1, &MODIFIER2, &STRING, &PARAM],
     &UWSGI.of_requests(),
     &BUFFERS.all(),
+    &CACHE.of_scopes(),
 ];
 
 /// All of this module.
 const ALL: &[&[&dyn Declared]] = &[
-    &[&UWSGI_PASS],
+    &[&UWSGI_PASS, &CACHE.cache_path],
     &joined::<{ count_of(ALL_OF_SETTINGS) }>(ALL_OF_SETTINGS),
     &TLS.all(),
 ];
@@ -155,11 +162,12 @@ impl Protocol for Settings {
         &self.passing
     }
 
-    fn write(&self, request: &mut Request) -> Result<Bytes, u16> {
+    fn write(&self, request: &mut Request, lookup: Option<&Lookup>) -> Result<Bytes, u16> {
         let mut packet = Vec::with_capacity(2048);
         let mut writer = RequestWriter::new(&mut packet, self.modifier1, self.modifier2);
         let pass_headers = self.passing.pass_request_headers;
-        self.params.write(request, pass_headers, &mut writer);
+        self.params
+            .write(request, pass_headers, lookup, &mut writer);
         writer.push_string(&self.string);
         match writer.finish() {
             Ok(()) => Ok(packet.into()),

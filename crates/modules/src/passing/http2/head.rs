@@ -131,8 +131,19 @@ impl RequestHead {
 
     /// Appends the client's fields but for those that are replaced.
     pub(crate) fn put_client(&mut self, request: &Request, replaced: &NameSet) {
+        self.put_client_but(request, replaced, |_| false);
+    }
+
+    /// The same without those that are held back as well.
+    pub(crate) fn put_client_but(
+        &mut self,
+        request: &Request,
+        replaced: &NameSet,
+        is_held_back: impl Fn(Known) -> bool,
+    ) {
         for (known, name, value) in request.client.known_headers() {
-            if !replaced.contains(known, name) && !KnownSet::OF_CONNECTION.contains(known) {
+            let is_replaced = replaced.contains(known, name) || is_held_back(known);
+            if !is_replaced && !KnownSet::OF_CONNECTION.contains(known) {
                 self.put(name, value);
             }
         }

@@ -1,0 +1,276 @@
+//! The directives of caches, declared once for `proxy_`, `fastcgi_`, `uwsgi_` and `scgi_`.
+
+use std::sync::Arc;
+
+use conf::{
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, ScopeRef, Setter, Setting,
+    Template, Word, parse,
+};
+use framework::compile::Compiler;
+use http::text::Text;
+use http::variables::Compiling as _;
+
+use super::zone::{self, CacheZone};
+use super::{Cache, Choice};
+use crate::passing::store::StoreLine;
+
+const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+/// The directives of one module.
+pub(crate) struct Family {
+    pub(super) prefix: &'static str,
+    pub(crate) cache: Setting<Option<Word>>,
+    pub(crate) cache_path: Setting<()>,
+    pub(crate) cache_key: Setting<Template>,
+    pub(crate) cache_valid: Setting<Vec<Valid>>,
+    pub(crate) cache_methods: Setting<Methods>,
+    pub(crate) cache_min_uses: Setting<u64>,
+    pub(crate) cache_bypass: Setting<Vec<Template>>,
+    pub(crate) no_cache: Setting<Vec<Template>>,
+    pub(crate) cache_max_range_offset: Setting<u64>,
+    /// Of `proxy_` alone.
+    pub(crate) cache_convert_head: Setting<bool>,
+}
+
+impl Family {
+    /// The directives that begin with this prefix.
+    pub(crate) const fn of(prefix: &'static str) -> Family {
+        Family {
+            prefix,
+            cache: Setting::family(prefix, "cache", &["zone | off"], cache)
+                .contexts(HSL)
+                .default("off")
+                .manual("The cache that answers are kept in, which a `*_cache_path` line declares; one zone may serve many places. The name may hold variables. Only what is buffered is kept."),
+            cache_path: Setting::family(prefix, "cache_path", &["path [levels=levels] [use_temp_path=on|off] keys_zone=name:size [inactive=time] [max_size=size] [min_free=size] [manager_files=number] [manager_sleep=time] [manager_threshold=time] [loader_files=number] [loader_sleep=time] [loader_threshold=time]"], zone::check)
+                .contexts(Contexts::HTTP)
+                .arity(Arity::at_least(2))
+                .inherit(Inherit::List)
+                .manual("Declares a cache: a folder, its levels of subfolders, and a zone that knows what lies there. Entries that are not used for the time `inactive` (10 minutes) go, and those that were used longest ago where there are more than `max_size`, or less than `min_free` is free. Files are always written beside their place, whatever `use_temp_path` says. A folder of nginx is taken over as it is."),
+            cache_key: Setting::family(prefix, "cache_key", &["string"], parse::template)
+                .contexts(HSL)
+                .manual("What an answer is found by again. Without it that is the URL that is asked for, with proxy_pass; other modules need one."),
+            cache_valid: Setting::family(prefix, "cache_valid", &["[code ...] time"], valid)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::List)
+                .manual("How long answers with these statuses are fresh whose heads do not say it (X-Accel-Expires, Cache-Control, Expires); `any` are all others. Without statuses it is 200, 301 and 302."),
+            cache_methods: Setting::family(prefix, "cache_methods", &["GET | HEAD | POST ..."], methods)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .default("GET HEAD")
+                .manual("Requests of which methods are answered from the cache; GET and HEAD always are."),
+            cache_min_uses: Setting::family(prefix, "cache_min_uses", &["number"], parse::number)
+                .contexts(HSL)
+                .default("1")
+                .manual("How often something must be asked for before it is kept."),
+            cache_bypass: Setting::family(prefix, "cache_bypass", &["string ..."], templates)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::Value)
+                .manual("If one of the values is neither empty nor 0, the answer is not taken from the cache."),
+            no_cache: Setting::family(prefix, "no_cache", &["string ..."], templates)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::Value)
+                .manual("If one of the values is neither empty nor 0, the answer is not kept."),
+            cache_max_range_offset: Setting::family(prefix, "cache_max_range_offset", &["number"], parse::offset)
+                .contexts(HSL)
+                .manual("A range that begins here or behind is passed on to the upstream, and its answer not kept. By default no range is: the whole answer is fetched."),
+            cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
+                .contexts(HSL)
+                .default("on")
+                .manual("Asks the upstream with GET where the client asks with HEAD, so that the answer can be kept. Where it is off, the key should hold the method."),
+        }
+    }
+
+    /// Those that say something of a scope, but for `cache_convert_head`.
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 8] {
+        [
+            &self.cache,
+            &self.cache_key,
+            &self.cache_valid,
+            &self.cache_methods,
+            &self.cache_min_uses,
+            &self.cache_bypass,
+            &self.no_cache,
+            &self.cache_max_range_offset,
+        ]
+    }
+
+    /// What the lines amount to in a scope; nothing where nothing is cached.
+    pub(in crate::passing) fn compile(
+        &self,
+        compiler: &Compiler<'_>,
+        scope: ScopeRef<'_>,
+        store: &Setting<StoreLine>,
+        converts_head: bool,
+    ) -> Result<Option<Cache>, Fault> {
+        let Some(word) = self.word(scope, store)? else {
+            return Ok(None);
+        };
+        let template = Template::parse(&word)?;
+        let choice = match template.as_literal() {
+            Some(_) => Choice::Fixed(self.zone(compiler, &word)?),
+            None => Choice::Named(compiler.text(&template), self.prefix),
+        };
+        let texts = |written: Option<Vec<Template>>| -> Box<[Text]> {
+            let templates = written.unwrap_or_default();
+            templates.iter().map(|it| compiler.text(it)).collect()
+        };
+        let key = scope.written(&self.cache_key)?;
+        if key.is_none() && self.prefix != "proxy_" {
+            let (key, cache) = (self.cache_key.spec.name(), self.cache.spec.name());
+            let text = format!("no \"{key}\" for \"{cache}\"");
+            compiler.diagnose(Diagnostic::new(Level::Warn, text, Some(word.position)));
+        }
+        Ok(Some(Cache {
+            choice,
+            key: key.map(|template| compiler.text(&template)),
+            valid: scope.written(&self.cache_valid)?.unwrap_or_default().into(),
+            methods: scope.get(&self.cache_methods)?,
+            min_uses: u32::try_from(scope.get(&self.cache_min_uses)?).unwrap_or(u32::MAX),
+            bypass: texts(scope.written(&self.cache_bypass)?),
+            no_cache: texts(scope.written(&self.no_cache)?),
+            max_range_offset: scope.written(&self.cache_max_range_offset)?,
+            converts_head: converts_head && scope.get(&self.cache_convert_head)?,
+        }))
+    }
+
+    /// What `*_cache` says in a scope. Of that and `*_store` the one holds that is written nearer.
+    fn word(&self, scope: ScopeRef<'_>, store: &Setting<StoreLine>) -> Result<Option<Word>, Fault> {
+        for scope in std::iter::successors(Some(scope), |scope| scope.parent()) {
+            let stores = scope
+                .own(store)?
+                .is_some_and(|line| !matches!(line, StoreLine::Off));
+            match scope.own(&self.cache)? {
+                Some(Some(word)) if stores => {
+                    let (cache, store) = (self.cache.spec.name(), store.spec.name());
+                    let text = format!("\"{cache}\" directive is incompatible with \"{store}\"");
+                    return Err(Fault::at(&word, text));
+                }
+                Some(word) => return Ok(word),
+                None if stores => return Ok(None),
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The zone of this name, which a line of this family must have declared.
+    fn zone(
+        &self,
+        compiler: &Compiler<'_>,
+        word: &Word,
+    ) -> Result<Arc<framework::zone::Zone<CacheZone>>, Fault> {
+        let name = word.text();
+        let fault = |text: String| Fault::at(word, text).of_missing(&name, PATHS);
+        let unknown = || {
+            let cache = self.cache.spec.name();
+            fault(format!("\"{cache}\" zone \"{name}\" is unknown"))
+        };
+        let zones = compiler.zones.borrow();
+        let zone = zones.find::<CacheZone>(&name).map_err(|text| {
+            if text.starts_with("zero size") {
+                unknown()
+            } else {
+                fault(text)
+            }
+        })?;
+        if zone.settings().prefix != self.prefix {
+            return Err(fault(format!(
+                "the shared memory zone \"{name}\" is already declared for a different use"
+            )));
+        }
+        Ok(zone)
+    }
+}
+
+/// What declares zones.
+const PATHS: &[&str] = &[
+    "proxy_cache_path",
+    "fastcgi_cache_path",
+    "uwsgi_cache_path",
+    "scgi_cache_path",
+];
+
+/// `*_cache`.
+fn cache(setter: &Setter<'_>) -> Result<Option<Word>, Fault> {
+    let word = setter.word()?;
+    Template::parse(word)?;
+    Ok((&*word.bytes != b"off").then(|| word.clone()))
+}
+
+/// How long answers of a status are fresh; of any where that is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Valid {
+    pub(super) status: Option<u16>,
+    pub(super) seconds: u64,
+}
+
+/// Statuses that are meant where a line names none.
+const STATUSES: [u16; 3] = [200, 301, 302];
+
+fn valid(setter: &Setter<'_>) -> Result<Vec<Valid>, Fault> {
+    let mut all = Vec::new();
+    for line in setter.lines() {
+        valid_line(line, &mut all)?;
+    }
+    Ok(all)
+}
+
+fn valid_line(line: &Line, all: &mut Vec<Valid>) -> Result<(), Fault> {
+    let Some((time, codes)) = line.args.split_last() else {
+        return Ok(()); // the arity has been checked
+    };
+    let seconds = parse::time_seconds(&time.bytes)
+        .ok_or_else(|| Fault::at(time, format!("invalid time value \"{}\"", time.text())))?;
+    if codes.is_empty() {
+        all.extend(STATUSES.map(|status| Valid {
+            status: Some(status),
+            seconds,
+        }));
+    }
+    for code in codes {
+        let status = if &*code.bytes == b"any" {
+            None
+        } else {
+            let number = parse::number_of(&code.bytes).and_then(|code| u16::try_from(code).ok());
+            let status = number.filter(|status| (100..=599).contains(status));
+            Some(
+                status.ok_or_else(|| {
+                    Fault::at(code, format!("invalid status \"{}\"", code.text()))
+                })?,
+            )
+        };
+        all.push(Valid { status, seconds });
+    }
+    Ok(())
+}
+
+/// Methods beside GET and HEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Methods {
+    pub(super) post: bool,
+}
+
+fn methods(setter: &Setter<'_>) -> Result<Methods, Fault> {
+    let mut seen: Vec<&[u8]> = Vec::new();
+    for word in setter.args() {
+        let known = ["GET", "HEAD", "POST"];
+        let name = known
+            .iter()
+            .find(|name| word.bytes.eq_ignore_ascii_case(name.as_bytes()));
+        let name = name.ok_or_else(|| Fault::invalid_value(word))?;
+        if seen.contains(&name.as_bytes()) {
+            setter.warn(word, format!("duplicate value \"{}\"", word.text()));
+        }
+        seen.push(name.as_bytes());
+    }
+    Ok(Methods {
+        post: seen.contains(&&b"POST"[..]),
+    })
+}
+
+fn templates(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {
+    setter.args().iter().map(Template::parse).collect()
+}

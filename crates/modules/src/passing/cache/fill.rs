@@ -1,0 +1,374 @@
+//! Answers that are stored on their way: a task reads the body of the upstream's answer, at that
+//! one's pace, and the client reads what has come. The task goes on where the client leaves.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use engine::file::File;
+use http::exchange::Abort;
+use http::log::{self, Level};
+use http::output::{Body, Piece};
+use http::request::{Request, Step};
+use http::response::Field;
+use http::source::{Break, Given, Source, Told};
+use proto::h1::response::ResponseBody;
+use proto::method::Method;
+use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, Times, Written};
+
+use super::freshness::Freshness;
+use super::{Lookup, any_holds, now, vary, wall};
+use crate::passing::READING_BODY;
+use crate::passing::answer::AnswerHead;
+use crate::passing::attempts::Attempts;
+use crate::passing::response::{WHILE_READING, is_buffered};
+use crate::passing::settings::Passing;
+use crate::passing::store::About;
+use crate::passing::tries::told_left;
+
+/// How much a client takes at once of what is being stored.
+const PART_MAX: usize = 256 * 1024;
+
+/// How much is read at once of what the upstream's body has left in a file of its own.
+const READ: usize = 64 * 1024;
+
+impl Lookup {
+    /// Has the body of an answer stored that is delivered so, if it is to be.
+    pub(crate) fn keep(
+        mut self: Box<Lookup>,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        delivered: Step,
+    ) -> Step {
+        let Step::Respond(Body::Source(source)) = delivered else {
+            return delivered;
+        };
+        let begun = self.begin(request, passing);
+        Step::Respond(Body::Source(match begun {
+            Some((filler, reader)) => store(request, passing, source, filler, reader),
+            None => source,
+        }))
+    }
+
+    /// Begins to store the answer.
+    fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
+        let cache = passing.cache.as_ref()?;
+        let (head, freshness) = self.answer.take()?;
+        if !is_buffered(passing, &head) || any_holds(&cache.no_cache, request) {
+            return None;
+        }
+        let said = freshness.valid_until;
+        let valid = || {
+            cache
+                .valid(head.status())
+                .and_then(|valid| i64::try_from(valid).ok())
+        };
+        let until = said.or_else(|| valid().map(|seconds| wall().saturating_add(seconds)))?;
+        let variant = (!freshness.vary.is_empty())
+            .then(|| vary::variant(request, &self.main, &freshness.vary));
+        // Under the id of a variant lies what answers a request that was looked for there.
+        let id = self
+            .variant
+            .filter(|id| variant == Some(*id))
+            .unwrap_or(self.main);
+        let asked_for_head = request.method == Method::Head && !self.is_head_converted;
+        // Who asks for the same meanwhile has it from there once it has come whole.
+        let sought = self.variant.unwrap_or(self.main);
+        let mut filler = match self.store.claim(&sought) {
+            Claim::Won(filler) => filler,
+            Claim::Taken(_) => Box::new(self.store.filler(&sought)),
+        };
+        let new = NewHead {
+            key: self.key.clone(),
+            group: Bytes::new(),
+            tags: Vec::new(),
+            vary: freshness.vary.clone().into(),
+            variant,
+            times: times(&freshness, until),
+            text: text_of(&head).into(),
+            body_length: match head.body(asked_for_head) {
+                ResponseBody::None => Some(0),
+                ResponseBody::Length(length) => Some(length),
+                ResponseBody::Chunked | ResponseBody::UntilClose => None,
+            },
+        };
+        if filler.begin(id, new).is_err() {
+            log::error!(
+                request,
+                Error,
+                "head of the answer is too large to be stored"
+            );
+            return None;
+        }
+        let reader = filler.fill().reader()?;
+        Some((filler, reader))
+    }
+}
+
+fn times(freshness: &Freshness, until: i64) -> Times {
+    Times {
+        valid_until: until.saturating_mul(1000),
+        received: i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX),
+        age: 0,
+        updating: freshness.updating,
+        error: freshness.error,
+        flags: 0,
+    }
+}
+
+/// A head as it is stored, whatever protocol it came by: that of HTTP/1.
+fn text_of(head: &AnswerHead) -> Vec<u8> {
+    let mut text = b"HTTP/1.1 ".to_vec();
+    let line = head.status_line(&head.bytes);
+    if line.is_empty() {
+        text.extend_from_slice(head.status().to_string().as_bytes());
+    } else {
+        text.extend_from_slice(line);
+    }
+    text.extend_from_slice(b"\r\n");
+    for (name, value) in head.pairs() {
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value);
+        text.extend_from_slice(b"\r\n");
+    }
+    text.extend_from_slice(b"\r\n");
+    text
+}
+
+/// Has a task store the body; what the client reads of it.
+fn store(
+    request: &mut Request,
+    passing: &Arc<Passing>,
+    source: Box<dyn Source>,
+    filler: Box<Filler>,
+    reader: Reader,
+) -> Box<dyn Source> {
+    let broken = Rc::new(Cell::new(Break::Unfinished));
+    let mut fetch = Fetch {
+        source,
+        filler,
+        about: About::of(request),
+        broken: Rc::clone(&broken),
+        rest: None,
+        state: Fetching::Coming,
+        writing: None,
+    };
+    // What has come with the head is there at once.
+    fetch.take();
+    engine::spawn(fetch.run());
+    Box::new(Stored {
+        reader,
+        file: None,
+        broken,
+        seen: Some(Attempts::enter(request)),
+        passing: Arc::clone(passing),
+    })
+}
+
+/// The body of an answer that has come whole, and is still being written.
+pub(super) fn body_of(reader: Reader, passing: &Arc<Passing>) -> Box<dyn Source> {
+    Box::new(Stored {
+        reader,
+        file: None,
+        broken: Rc::new(Cell::new(Break::Unfinished)),
+        seen: None,
+        passing: Arc::clone(passing),
+    })
+}
+
+/// How far a body has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fetching {
+    Coming,
+    /// It has ended, and is yet to be written.
+    Ended,
+    /// It is broken off.
+    Broken,
+}
+
+/// What a task does that stores a body.
+struct Fetch {
+    source: Box<dyn Source>,
+    filler: Box<Filler>,
+    about: About,
+    /// How it was broken off, for the client.
+    broken: Rc<Cell<Break>>,
+    /// What the source has given in a file, and is yet to be read.
+    rest: Option<(File, u64, u64)>,
+    state: Fetching,
+    writing: Option<Pin<Box<dyn Future<Output = Written>>>>,
+}
+
+impl Fetch {
+    /// Takes what stands ready.
+    fn take(&mut self) {
+        while self.state == Fetching::Coming && self.rest.is_none() && self.filler.has_room() {
+            match self.source.next() {
+                Given::Piece(Piece::Bytes(bytes)) => self.filler.push(bytes),
+                Given::Piece(Piece::File {
+                    file,
+                    offset,
+                    length,
+                }) => self.rest = Some((file, offset, length)),
+                Given::Piece(_) => {}
+                Given::Told(told) => told.write(&self.about),
+                Given::Nothing => return,
+                Given::End => {
+                    self.state = Fetching::Ended;
+                    if let Err(fault) = self.filler.finish(now()) {
+                        self.state = Fetching::Broken;
+                        self.tell(Level::Warn, &format!("answer not stored: {fault}"));
+                    }
+                }
+                Given::Broken(broken) => {
+                    self.broken.set(broken);
+                    self.state = Fetching::Broken;
+                }
+            }
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            self.take();
+            if let Some((file, offset, length)) = self.rest.take() {
+                self.read(file, offset, length).await;
+                continue;
+            }
+            if self.state == Fetching::Broken {
+                return;
+            }
+            if self.writing.is_none()
+                && let Some(write) = self.filler.next_write()
+            {
+                self.writing = Some(Box::pin(engine::blocking(move || write.run())));
+            }
+            if self.writing.is_none() && self.state == Fetching::Ended {
+                return;
+            }
+            if let Some(written) = poll_fn(|context| self.poll(context)).await {
+                self.writing = None;
+                match self.filler.wrote(written) {
+                    Ok(Stage::More) => {}
+                    Ok(Stage::Committed) => return,
+                    Err(error) => {
+                        self.tell(Level::Crit, &format!("answer not stored: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until there is more to take or something has been written.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Written>> {
+        if let Some(writing) = &mut self.writing
+            && let Poll::Ready(written) = writing.as_mut().poll(context)
+        {
+            return Poll::Ready(Some(written));
+        }
+        let polled = match self.state {
+            Fetching::Coming if self.filler.has_room() => self.source.poll_more(context),
+            Fetching::Coming if self.writing.is_none() => self.filler.poll_room(context),
+            _ => Poll::Pending,
+        };
+        polled.map(|()| None)
+    }
+
+    /// Reads a part of what the source has left in a file.
+    async fn read(&mut self, file: File, offset: u64, length: u64) {
+        let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(READ);
+        match file.read_at(offset, wanted).await {
+            Ok(bytes) if !bytes.is_empty() => {
+                let read = bytes.len() as u64;
+                self.filler.push(bytes);
+                let left = length.saturating_sub(read);
+                self.rest = (left > 0).then_some((file, offset + read, left));
+            }
+            _ => {
+                self.broken.set(Break::Unkept);
+                self.state = Fetching::Broken;
+            }
+        }
+    }
+
+    fn tell(&self, level: Level, text: &str) {
+        logs::write(&self.about, level, format_args!("{text} {READING_BODY}"));
+    }
+}
+
+/// The body of an answer that is being stored.
+struct Stored {
+    reader: Reader,
+    /// The file that it lies in, once some of it has been read from there.
+    file: Option<File>,
+    broken: Rc<Cell<Break>>,
+    /// What is told of the upstream, where this request has asked it.
+    seen: Option<Rc<Attempts>>,
+    passing: Arc<Passing>,
+}
+
+impl Stored {
+    fn piece_of(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Given {
+        let known = match &self.file {
+            Some(known) => Some(known.clone()),
+            None => file.try_clone().ok().map(File::from),
+        };
+        match known {
+            Some(file) => {
+                self.file = Some(file.clone());
+                Given::Piece(Piece::File {
+                    file,
+                    offset,
+                    length,
+                })
+            }
+            None => Given::Broken(Break::Unkept),
+        }
+    }
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stored")
+    }
+}
+
+impl Source for Stored {
+    fn next(&mut self) -> Given {
+        match self.reader.next(PART_MAX) {
+            Part::Bytes(bytes) => Given::Piece(Piece::Bytes(bytes)),
+            Part::File {
+                file,
+                offset,
+                length,
+            } => self.piece_of(&file, offset, length),
+            Part::Nothing => Given::Nothing,
+            Part::End => Given::End,
+            Part::Broken => Given::Broken(self.broken.get()),
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.reader.poll_more(context)
+    }
+
+    fn trailers(&mut self) -> Vec<Field> {
+        let seen = self.seen.as_ref();
+        seen.map_or(Vec::new(), |seen| self.passing.passed_trailers(seen))
+    }
+
+    fn give_up(&mut self, left: &Abort) -> Told {
+        told_left(left, READING_BODY)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
+}

@@ -1,0 +1,120 @@
+//! Answers from the cache.
+
+use std::sync::Arc;
+
+use engine::file::File;
+use http::log;
+use http::output::Body;
+use http::request::{Request, Step};
+use proto::cgi::{self, Form};
+use proto::h1;
+use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, Opened, Origin, Reader};
+
+use super::freshness::Freshness;
+use super::{CacheStatus, allow_ranges, fill, note_status, wall};
+use crate::passing::answer::{AnswerHead, ReadHead};
+use crate::passing::response::{self, Applied};
+use crate::passing::rewriting::Rewrite;
+use crate::passing::settings::Passing;
+
+/// Makes an entry the response. Nothing comes back where it turns out to be none.
+pub(super) async fn serve(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    store: &Arc<DiskStore>,
+    mut opened: Opened,
+) -> Option<Step> {
+    let length = opened.body.end.saturating_sub(opened.body.start);
+    if opened.is_unchecked() && length <= CHECKED_FIRST_MAX {
+        opened = checked(request, store, opened).await?;
+    }
+    if let Some(step) = apply(request, passing, rewriting, &opened.head, false)? {
+        return Some(step);
+    }
+    let body = if length == 0 {
+        Body::Empty
+    } else if opened.first.len() as u64 == length {
+        Body::bytes(opened.first.clone())
+    } else {
+        let offset = opened.body.start;
+        Body::file(File::from(opened.into_file()), offset, length)
+    };
+    Some(Step::Respond(body))
+}
+
+/// The same of an answer that has come whole, and is still being written.
+pub(super) fn serve_fill(
+    request: &mut Request,
+    passing: &Arc<Passing>,
+    rewriting: &dyn Rewrite,
+    head: &Head,
+    reader: Reader,
+) -> Option<Step> {
+    if let Some(step) = apply(request, passing, rewriting, head, true)? {
+        return Some(step);
+    }
+    Some(Step::Respond(Body::Source(fill::body_of(reader, passing))))
+}
+
+/// Makes the head of an entry the response's. A step comes back where something else answers, and
+/// nothing at all where the head is none.
+fn apply(
+    request: &mut Request,
+    passing: &Passing,
+    rewriting: &dyn Rewrite,
+    stored: &Head,
+    is_single_range: bool,
+) -> Option<Option<Step>> {
+    let Some(head) = parse(stored) else {
+        log::error!(request, Crit, "cache entry contains invalid header");
+        return None;
+    };
+    note_status(request, CacheStatus::Hit);
+    response::remember(request, &head);
+    for field in head.counting() {
+        response::heed(request, passing, field.known, field.value(&head.bytes));
+    }
+    if let Applied::Step(step) = response::apply(request, passing, rewriting, &head) {
+        return Some(Some(step));
+    }
+    let fields = head.counting();
+    let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+    let freshness = Freshness::of(fields, &passing.ignored, wall());
+    request.response.conditions_judged = !freshness.may_store();
+    allow_ranges(request, passing, is_single_range);
+    Some(None)
+}
+
+/// The entry, once its body's checksum is right.
+async fn checked(request: &Request, store: &Arc<DiskStore>, mut opened: Opened) -> Option<Opened> {
+    let store = Arc::clone(store);
+    let checked = engine::blocking(move || {
+        let checked = opened.check_body(&store);
+        checked.map(|()| opened)
+    });
+    match checked.await {
+        Ok(opened) => Some(opened),
+        Err(miss) => {
+            log::error!(request, Crit, "body of cache entry is damaged: {miss:?}");
+            None
+        }
+    }
+}
+
+/// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
+fn parse(stored: &Head) -> Option<AnswerHead> {
+    let text = &stored.text;
+    let mut head = ReadHead::default();
+    let is_cgi = stored.origin == Origin::Nginx && !text.starts_with(b"HTTP/");
+    let length = if is_cgi {
+        cgi::parse(text, &mut head, Form::Fields).ok().flatten()
+    } else {
+        h1::response::parse(text, &mut head).ok().flatten()
+    };
+    let length = length?;
+    Some(AnswerHead::shared(
+        head,
+        text.slice(..length.min(text.len())),
+    ))
+}

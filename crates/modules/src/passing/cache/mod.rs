@@ -1,0 +1,444 @@
+//! The content cache: answers of upstreams kept in files and given again.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cache>, for `proxy`, `fastcgi`,
+//! `uwsgi` and `scgi` alike. `directives` declares their lines, `zone` the folders and who looks
+//! after them. The hooks of [`super::driver`] lead here:
+//!
+//! ```text
+//! look_up ─▶ a hit is served (`hit`)
+//!    └─▶ Lookup ─▶ what is asked for ─▶ heed: may the head be stored? (`freshness`)
+//!                                          └─▶ keep: the body is stored on its way (`fill`)
+//! ```
+//!
+//! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
+//! Not here yet: locks, stale answers, revalidation, purging.
+
+mod directives;
+mod fill;
+mod freshness;
+mod hit;
+mod vary;
+mod zone;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::log;
+use http::request::{Request, Step};
+use http::text::Text;
+use proto::header::Known;
+use proto::method::Method;
+use store::disk::{DiskStore, EntryId, Fill, Head, Miss, Opened, Presence, Progress};
+
+pub(crate) use directives::{Family, Methods, Valid};
+pub use zone::{add, prepare};
+
+use super::answer::AnswerHead;
+use super::attempts::Attempts;
+use super::finish;
+use super::rewriting::Rewrite;
+use super::settings::Passing;
+use freshness::Freshness;
+use zone::CacheZone;
+
+type Zone = framework::zone::Zone<CacheZone>;
+
+/// `*_cache` of a scope, where it is on.
+pub(crate) struct Cache {
+    choice: Choice,
+    /// Nothing where the protocol makes one.
+    key: Option<Text>,
+    valid: Box<[Valid]>,
+    methods: Methods,
+    min_uses: u32,
+    bypass: Box<[Text]>,
+    no_cache: Box<[Text]>,
+    /// Ranges that begin there or behind are passed on.
+    max_range_offset: Option<u64>,
+    /// HEAD is asked for as GET.
+    converts_head: bool,
+}
+
+/// Which zone a request's answers lie in.
+enum Choice {
+    Fixed(Arc<Zone>),
+    /// The one whose name this comes to, of those that lines with this prefix declare.
+    Named(Text, &'static str),
+}
+
+/// What has come of asking the cache, `$upstream_cache_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheStatus {
+    Miss,
+    Bypass,
+    Expired,
+    Hit,
+}
+
+impl CacheStatus {
+    /// As the variable has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CacheStatus::Miss => "MISS",
+            CacheStatus::Bypass => "BYPASS",
+            CacheStatus::Expired => "EXPIRED",
+            CacheStatus::Hit => "HIT",
+        }
+    }
+}
+
+/// What is known of a request whose answer may be stored.
+pub(crate) struct Lookup {
+    store: Arc<DiskStore>,
+    key: Bytes,
+    /// The id of the key.
+    main: EntryId,
+    /// The id of the request's variant, where another one lies under that of the key.
+    variant: Option<EntryId>,
+    status: CacheStatus,
+    may_store: bool,
+    /// The client asks with HEAD, the upstream is asked with GET.
+    pub(crate) is_head_converted: bool,
+    /// The head of the answer, and what it says of storing it.
+    answer: Option<(AnswerHead, Freshness)>,
+}
+
+impl Lookup {
+    /// What `$upstream_cache_status` says of a request that asks the upstream.
+    pub(crate) fn note_status(&self, request: &mut Request) {
+        note_status(request, self.status);
+    }
+
+    /// Whether this field of the client's stays here: with it the upstream might not give all of
+    /// its answer.
+    pub(crate) fn holds_back(&self, field: Known) -> bool {
+        self.may_store
+            && matches!(
+                field,
+                Known::IfModifiedSince
+                    | Known::IfUnmodifiedSince
+                    | Known::IfNoneMatch
+                    | Known::IfMatch
+                    | Known::IfRange
+                    | Known::Range
+            )
+    }
+}
+
+/// Milliseconds of a clock that does not go back, and goes on while the machine sleeps.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    seconds * 1000 + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000_000
+}
+
+/// Seconds since 1970.
+fn wall() -> i64 {
+    i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Whether one of the values is neither empty nor 0.
+fn any_holds(texts: &[Text], request: &mut Request) -> bool {
+    texts.iter().any(|text| {
+        let value = text.evaluate(request);
+        !value.is_empty() && *value != b"0"[..]
+    })
+}
+
+impl Cache {
+    /// How long an answer with this status is fresh whose head does not say it.
+    fn valid(&self, status: u16) -> Option<u64> {
+        let mut valid = self.valid.iter();
+        let found = valid.find(|it| it.status.is_none_or(|code| code == status));
+        found.map(|it| it.seconds).filter(|seconds| *seconds > 0)
+    }
+
+    /// Where this request's answers lie; the inner error is the status to answer with.
+    fn store(&self, request: &mut Request) -> Result<Option<Arc<DiskStore>>, u16> {
+        let of_zone = |zone: &Zone| zone.state().store(zone.settings()).cloned();
+        let (text, prefix) = match &self.choice {
+            Choice::Fixed(zone) => return Ok(of_zone(zone)),
+            Choice::Named(text, prefix) => (text, *prefix),
+        };
+        let name = text.evaluate(request);
+        if name.is_empty() || &*name == b"off" {
+            return Ok(None);
+        }
+        let zones = &request.local.generation.zones;
+        let known = std::str::from_utf8(&name).ok();
+        let zone = known.and_then(|name| zones.find::<CacheZone>(name));
+        match zone.filter(|zone| zone.settings().prefix == prefix) {
+            Some(zone) => Ok(of_zone(&zone)),
+            None => {
+                let name = log::Printable(&name);
+                log::error!(request, Error, "cache \"{name}\" not found");
+                Err(500)
+            }
+        }
+    }
+
+    /// Whether the answer to a range that the client asks for is to be fetched as it is.
+    fn passes_range(&self, request: &Request) -> bool {
+        let (Some(max), Some(range)) = (self.max_range_offset, request.header(Known::Range)) else {
+            return false;
+        };
+        if max == 0 {
+            return true;
+        }
+        let Some((unit, range)) = range.split_at_checked(6) else {
+            return false;
+        };
+        if range.is_empty() || !unit.eq_ignore_ascii_case(b"bytes=") {
+            return false;
+        }
+        let range = range.trim_ascii_start();
+        if range.first() == Some(&b'-') {
+            return true;
+        }
+        let digits = range.split(|byte| !byte.is_ascii_digit()).next();
+        let digits = std::str::from_utf8(digits.unwrap_or_default()).unwrap_or_default();
+        digits.parse::<u64>().unwrap_or(u64::MAX) >= max
+    }
+}
+
+/// Looks a request up whose scope has a cache. A step answers it; otherwise the upstream is to be
+/// asked, and its answer may be stored. `default_key` is for scopes without a key of their own.
+pub(crate) async fn look_up(
+    request: &mut Request,
+    passing: &Arc<Passing>,
+    cache: &Cache,
+    rewriting: &dyn Rewrite,
+    default_key: impl FnOnce(&mut Request) -> Vec<u8>,
+) -> ControlFlow<Step, Option<Box<Lookup>>> {
+    let may_answer = match request.method {
+        Method::Get | Method::Head => true,
+        Method::Post => cache.methods.post,
+        _ => false,
+    };
+    if !may_answer {
+        return ControlFlow::Continue(None);
+    }
+    let store = match cache.store(request) {
+        Ok(Some(store)) => store,
+        Ok(None) => return ControlFlow::Continue(None),
+        Err(status) => return ControlFlow::Break(finish(request, status)),
+    };
+    let key = match &cache.key {
+        Some(key) => key.evaluate(request),
+        None => default_key(request).into(),
+    };
+    let mut lookup = Box::new(Lookup {
+        store,
+        main: EntryId::of(&[&key]),
+        key,
+        variant: None,
+        status: CacheStatus::Miss,
+        may_store: true,
+        is_head_converted: cache.converts_head && request.method == Method::Head,
+        answer: None,
+    });
+    if any_holds(&cache.bypass, request) {
+        lookup.status = CacheStatus::Bypass;
+    } else if let Some(step) = lookup.answer(request, passing, cache, rewriting).await {
+        return ControlFlow::Break(step);
+    }
+    lookup.may_store &= !cache.passes_range(request);
+    ControlFlow::Continue(Some(lookup))
+}
+
+impl Lookup {
+    /// Answers from the cache, if that has something fresh.
+    async fn answer(
+        &mut self,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        cache: &Cache,
+        rewriting: &dyn Rewrite,
+    ) -> Option<Step> {
+        let known = self.store.lookup(&self.main, now());
+        if let Some(status) = known.marker {
+            // An error that was stored without a body.
+            note_status(request, CacheStatus::Hit);
+            return Some(finish(request, status));
+        }
+        if let Some(fill) = known.fill {
+            let step = self.serve_fill(request, passing, rewriting, &fill);
+            if step.is_some() {
+                return step;
+            }
+        }
+        let opened = match known.presence {
+            Presence::Absent => None,
+            Presence::Present | Presence::Unknown => self.open(request).await,
+        };
+        if opened.is_none()
+            && let Some(variant) = self.variant
+            && let Some(fill) = self.store.lookup(&variant, now()).fill
+        {
+            let step = self.serve_fill(request, passing, rewriting, &fill);
+            if step.is_some() {
+                return step;
+            }
+        }
+        let Some(opened) = opened else {
+            if cache.min_uses > 1 && known.presence != Presence::Present {
+                let uses = match known.uses {
+                    0 => self.store.note_use(&self.main, now()),
+                    uses => uses,
+                };
+                self.may_store = uses >= cache.min_uses;
+            }
+            return None;
+        };
+        if is_over(&opened.head) {
+            self.status = CacheStatus::Expired;
+            return None;
+        }
+        hit::serve(request, passing, rewriting, &self.store, opened).await
+    }
+
+    /// Answers from what another request has fetched whole, and what is not on disk yet.
+    fn serve_fill(
+        &mut self,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        rewriting: &dyn Rewrite,
+        fill: &Arc<Fill>,
+    ) -> Option<Step> {
+        if fill.progress() != Progress::Complete {
+            return None;
+        }
+        let head = fill.head()?;
+        if head.key != self.key || is_over(&head) {
+            return None;
+        }
+        if !head.vary.is_empty() {
+            let variant = vary::variant(request, &self.main, &head.vary);
+            if head.variant != Some(variant) {
+                self.variant = Some(variant);
+                return None;
+            }
+        }
+        hit::serve_fill(request, passing, rewriting, &head, fill.reader()?)
+    }
+
+    /// Opens what lies under the key for this request, if there is something.
+    async fn open(&mut self, request: &Request) -> Option<Opened> {
+        let opened = self.open_id(request, self.main).await?;
+        if opened.head.vary.is_empty() {
+            return Some(opened);
+        }
+        let variant = vary::variant(request, &self.main, &opened.head.vary);
+        if opened.head.variant == Some(variant) {
+            return Some(opened);
+        }
+        self.variant = Some(variant);
+        let known = self.store.lookup(&variant, now());
+        if known.presence == Presence::Absent {
+            return None;
+        }
+        let opened = self.open_id(request, variant).await?;
+        let is_it = opened.head.variant == Some(variant)
+            && vary::variant(request, &self.main, &opened.head.vary) == variant;
+        is_it.then_some(opened)
+    }
+
+    async fn open_id(&self, request: &Request, id: EntryId) -> Option<Opened> {
+        let (store, key) = (Arc::clone(&self.store), self.key.clone());
+        let opened = match store.open_in_memory(&id, &key, now()) {
+            Some(opened) => opened,
+            None => engine::blocking(move || store.open_entry(&id, &key, now())).await,
+        };
+        match opened {
+            Ok(opened) => Some(opened),
+            Err(Miss::Gone) => None,
+            Err(Miss::Wrong(fault)) => {
+                log::error!(request, Crit, "cache entry \"{id}\" {fault}");
+                None
+            }
+            Err(Miss::Failed(error)) => {
+                let error = log::Errno(&error);
+                log::error!(
+                    request,
+                    Crit,
+                    "open() of cache entry \"{id}\" failed {error}"
+                );
+                None
+            }
+        }
+    }
+
+    /// Heeds the head of an answer that has become the response's, or in the place of which
+    /// `instead` answers.
+    pub(crate) fn heed(
+        &mut self,
+        request: &mut Request,
+        passing: &Passing,
+        head: &AnswerHead,
+        instead: Option<&Step>,
+    ) {
+        let fields = head.counting();
+        let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+        let freshness = Freshness::of(fields, &passing.ignored, wall());
+        let may_store = self.may_store && freshness.may_store();
+        match instead {
+            None => {
+                if may_store {
+                    allow_ranges(request, passing, true);
+                }
+                request.response.conditions_judged = !may_store;
+                self.answer = may_store.then(|| (head.clone(), freshness));
+            }
+            // What `error_page` makes of it is not stored, but that there was an error is.
+            Some(Step::Finish(status)) if *status == head.status() && may_store => {
+                let until = freshness
+                    .valid_until
+                    .map(|until| until.saturating_sub(wall()));
+                self.mark(passing, *status, until);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// No upstream has answered: that is stored, too, where a line says how long.
+    pub(crate) fn fail(&self, passing: &Passing, status: u16) {
+        if self.may_store && matches!(status, 502 | 504) {
+            self.mark(passing, status, None);
+        }
+    }
+
+    /// Stores that there is an error, for so many seconds or as long as `*_cache_valid` says.
+    fn mark(&self, passing: &Passing, status: u16, seconds: Option<i64>) {
+        let said = seconds.map(|seconds| u64::try_from(seconds).unwrap_or_default());
+        let cache = passing.cache.as_ref();
+        let seconds = said.or_else(|| cache.and_then(|cache| cache.valid(status)));
+        if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
+            let until = now().saturating_add(seconds.saturating_mul(1000));
+            self.store.mark(&self.main, status, until, now());
+        }
+    }
+}
+
+/// Whether an entry is fresh no more.
+fn is_over(head: &Head) -> bool {
+    head.times.valid_until < wall().saturating_mul(1000)
+}
+
+/// Lets the client ask for ranges where the upstream does so, which then has nothing to say of that
+/// itself.
+fn allow_ranges(request: &mut Request, passing: &Passing, is_single: bool) {
+    let response = &mut request.response;
+    if passing.force_ranges {
+        response.single_range = is_single;
+    } else if response.accept_ranges.take().is_some() {
+        response.remove(b"Accept-Ranges");
+        response.allow_ranges = true;
+        response.single_range = is_single;
+    }
+}
+
+/// What `$upstream_cache_status` says of a request.
+fn note_status(request: &mut Request, status: CacheStatus) {
+    Attempts::enter(request).borrow_mut().cache_status = Some(status);
+}
