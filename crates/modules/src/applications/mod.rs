@@ -15,6 +15,8 @@ pub(crate) struct Outgoing {
     pub(crate) head: Bytes,
     /// The answer has no body that the client gets.
     pub(crate) is_head: bool,
+    /// Such a body is read all the same, to be stored.
+    pub(crate) reads_body_of_head: bool,
     /// What of its body has been read; `None` where that is the whole, so that it can be sent again.
     pub(crate) begun: Option<Pieces>,
 }

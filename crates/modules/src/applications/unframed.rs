@@ -13,11 +13,13 @@ use http::log::{self, Level};
 use http::module::{Content, Handle, Ran};
 use http::request::{Request, Step};
 use proto::cgi::{self, Form};
+use proto::h1::response::ResponseBody;
 use proto::header::Known;
 use proto::method::Method;
 
 use super::Outgoing;
 use crate::passing::answer::AnswerHead;
+use crate::passing::body::{Arrived, Delimited};
 use crate::passing::cache::Lookup;
 use crate::passing::connection::{UpstreamConnection, terms};
 use crate::passing::deliver::Delivery;
@@ -129,6 +131,7 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,
+            reads_body_of_head: lookup.is_some_and(Lookup::reads_body_of_head),
             begun,
         })
     }
@@ -175,7 +178,22 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         peer: UpstreamConnection,
         answer: UpstreamResponse,
     ) -> Result<Step, Abort> {
-        let delivery = Delivery::unchanged(self.protocol.passing(), sent.outgoing.is_head);
+        let Outgoing {
+            is_head,
+            reads_body_of_head,
+            ..
+        } = sent.outgoing;
+        let delivery = Delivery::unchanged(self.protocol.passing(), is_head);
+        let has_none = matches!(answer.head.status(), 204 | 304);
+        if is_head && reads_body_of_head && !has_none {
+            let arrived = Arrived {
+                rest: answer.rest,
+                beyond: answer.beyond,
+                may_go_on: false,
+            };
+            let delimited = Delimited::Http(ResponseBody::UntilClose);
+            return Ok(delivery.respond(request, peer, &answer.head, delimited, arrived));
+        }
         Ok(delivery.deliver(request, peer, answer, false))
     }
 }

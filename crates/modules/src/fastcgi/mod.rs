@@ -89,6 +89,7 @@ impl Protocol for FastcgiPass {
         Ok(Outgoing {
             head,
             is_head: request.method == Method::Head,
+            reads_body_of_head: lookup.is_some_and(Lookup::reads_body_of_head),
             begun,
         })
     }

@@ -133,6 +133,7 @@ impl Family {
             no_cache: texts(scope.written(&self.no_cache)?),
             max_range_offset: scope.written(&self.cache_max_range_offset)?,
             converts_head: converts_head && scope.get(&self.cache_convert_head)?,
+            is_of_applications: self.prefix != "proxy_",
         }))
     }
 

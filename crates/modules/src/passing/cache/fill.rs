@@ -77,7 +77,6 @@ impl Lookup {
             .variant
             .filter(|id| variant == Some(*id))
             .unwrap_or(self.main);
-        let asked_for_head = request.method == Method::Head && !self.is_head_converted;
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
         let mut filler = match self.store.claim(&sought) {
@@ -92,11 +91,7 @@ impl Lookup {
             variant,
             times: times(&freshness, until),
             text: text_of(&head).into(),
-            body_length: match head.body(asked_for_head) {
-                ResponseBody::None => Some(0),
-                ResponseBody::Length(length) => Some(length),
-                ResponseBody::Chunked | ResponseBody::UntilClose => None,
-            },
+            body_length: self.body_length(request, &head),
         };
         if filler.begin(id, new).is_err() {
             log::error!(
@@ -108,6 +103,19 @@ impl Lookup {
         }
         let reader = filler.fill().reader()?;
         Some((filler, reader))
+    }
+}
+
+impl Lookup {
+    /// How long the body of an answer must be to be stored, if that is known. An application that is
+    /// asked for a head may give the body all the same.
+    fn body_length(&self, request: &Request, head: &AnswerHead) -> Option<u64> {
+        let is_head = request.method == Method::Head && !self.is_head_converted;
+        match head.body(is_head && !self.is_of_application) {
+            ResponseBody::None => Some(0),
+            ResponseBody::Length(length) => Some(length),
+            ResponseBody::Chunked | ResponseBody::UntilClose => None,
+        }
     }
 }
 
@@ -167,20 +175,38 @@ fn store(
         reader,
         file: None,
         broken,
-        seen: Some(Attempts::enter(request)),
+        seen: Attempts::enter(request),
         passing: Arc::clone(passing),
     })
 }
 
 /// The body of an answer that has come whole, and is still being written.
-pub(super) fn body_of(reader: Reader, passing: &Arc<Passing>) -> Box<dyn Source> {
-    Box::new(Stored {
-        reader,
-        file: None,
-        broken: Rc::new(Cell::new(Break::Unfinished)),
-        seen: None,
-        passing: Arc::clone(passing),
-    })
+pub(super) fn pieces_of(mut reader: Reader) -> Option<Vec<Piece>> {
+    let (mut pieces, mut known) = (Vec::new(), None);
+    loop {
+        match reader.next(usize::MAX) {
+            Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+            Part::File {
+                file,
+                offset,
+                length,
+            } => pieces.push(Piece::File {
+                file: file_of(&mut known, &file)?,
+                offset,
+                length,
+            }),
+            Part::End => return Some(pieces),
+            Part::Nothing | Part::Broken => return None,
+        }
+    }
+}
+
+/// The file of a part, which is opened again for the first of them.
+fn file_of(known: &mut Option<File>, file: &OwnedFd) -> Option<File> {
+    if known.is_none() {
+        *known = Some(File::from(file.try_clone().ok()?));
+    }
+    known.clone()
 }
 
 /// How far a body has come.
@@ -309,29 +335,8 @@ struct Stored {
     /// The file that it lies in, once some of it has been read from there.
     file: Option<File>,
     broken: Rc<Cell<Break>>,
-    /// What is told of the upstream, where this request has asked it.
-    seen: Option<Rc<Attempts>>,
+    seen: Rc<Attempts>,
     passing: Arc<Passing>,
-}
-
-impl Stored {
-    fn piece_of(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Given {
-        let known = match &self.file {
-            Some(known) => Some(known.clone()),
-            None => file.try_clone().ok().map(File::from),
-        };
-        match known {
-            Some(file) => {
-                self.file = Some(file.clone());
-                Given::Piece(Piece::File {
-                    file,
-                    offset,
-                    length,
-                })
-            }
-            None => Given::Broken(Break::Unkept),
-        }
-    }
 }
 
 impl fmt::Debug for Stored {
@@ -348,7 +353,14 @@ impl Source for Stored {
                 file,
                 offset,
                 length,
-            } => self.piece_of(&file, offset, length),
+            } => match file_of(&mut self.file, &file) {
+                Some(file) => Given::Piece(Piece::File {
+                    file,
+                    offset,
+                    length,
+                }),
+                None => Given::Broken(Break::Unkept),
+            },
             Part::Nothing => Given::Nothing,
             Part::End => Given::End,
             Part::Broken => Given::Broken(self.broken.get()),
@@ -360,8 +372,7 @@ impl Source for Stored {
     }
 
     fn trailers(&mut self) -> Vec<Field> {
-        let seen = self.seen.as_ref();
-        seen.map_or(Vec::new(), |seen| self.passing.passed_trailers(seen))
+        self.passing.passed_trailers(&self.seen)
     }
 
     fn give_up(&mut self, left: &Abort) -> Told {

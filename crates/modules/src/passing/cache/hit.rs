@@ -29,7 +29,7 @@ pub(super) async fn serve(
     if opened.is_unchecked() && length <= CHECKED_FIRST_MAX {
         opened = checked(request, store, opened).await?;
     }
-    if let Some(step) = apply(request, passing, rewriting, &opened.head, false)? {
+    if let Some(step) = apply(request, passing, rewriting, &opened.head)? {
         return Some(step);
     }
     let body = if length == 0 {
@@ -46,15 +46,15 @@ pub(super) async fn serve(
 /// The same of an answer that has come whole, and is still being written.
 pub(super) fn serve_fill(
     request: &mut Request,
-    passing: &Arc<Passing>,
+    passing: &Passing,
     rewriting: &dyn Rewrite,
     head: &Head,
     reader: Reader,
 ) -> Option<Step> {
-    if let Some(step) = apply(request, passing, rewriting, head, true)? {
+    if let Some(step) = apply(request, passing, rewriting, head)? {
         return Some(step);
     }
-    Some(Step::Respond(Body::Source(fill::body_of(reader, passing))))
+    Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
 }
 
 /// Makes the head of an entry the response's. A step comes back where something else answers, and
@@ -64,7 +64,6 @@ fn apply(
     passing: &Passing,
     rewriting: &dyn Rewrite,
     stored: &Head,
-    is_single_range: bool,
 ) -> Option<Option<Step>> {
     let Some(head) = parse(stored) else {
         log::error!(request, Crit, "cache entry contains invalid header");
@@ -82,7 +81,7 @@ fn apply(
     let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
     let freshness = Freshness::of(fields, &passing.ignored, wall());
     request.response.conditions_judged = !freshness.may_store();
-    allow_ranges(request, passing, is_single_range);
+    allow_ranges(request, passing, false);
     Some(None)
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct Cache {
     max_range_offset: Option<u64>,
     /// HEAD is asked for as GET.
     converts_head: bool,
+    /// Upstreams are applications.
+    is_of_applications: bool,
 }
 
 /// Which zone a request's answers lie in.
@@ -100,6 +102,7 @@ pub(crate) struct Lookup {
     may_store: bool,
     /// The client asks with HEAD, the upstream is asked with GET.
     pub(crate) is_head_converted: bool,
+    is_of_application: bool,
     /// The head of the answer, and what it says of storing it.
     answer: Option<(AnswerHead, Freshness)>,
 }
@@ -108,6 +111,11 @@ impl Lookup {
     /// What `$upstream_cache_status` says of a request that asks the upstream.
     pub(crate) fn note_status(&self, request: &mut Request) {
         note_status(request, self.status);
+    }
+
+    /// Whether the body that an application gives in answer to HEAD is read, to be stored.
+    pub(crate) fn reads_body_of_head(&self) -> bool {
+        self.may_store && self.is_of_application
     }
 
     /// Whether this field of the client's stays here: with it the upstream might not give all of
@@ -236,6 +244,7 @@ pub(crate) async fn look_up(
         status: CacheStatus::Miss,
         may_store: true,
         is_head_converted: cache.converts_head && request.method == Method::Head,
+        is_of_application: cache.is_of_applications,
         answer: None,
     });
     if any_holds(&cache.bypass, request) {
@@ -302,7 +311,7 @@ impl Lookup {
     fn serve_fill(
         &mut self,
         request: &mut Request,
-        passing: &Arc<Passing>,
+        passing: &Passing,
         rewriting: &dyn Rewrite,
         fill: &Arc<Fill>,
     ) -> Option<Step> {
