@@ -534,27 +534,37 @@ fn halves_are_not_kept() {
     );
 }
 
+/// What the tests of applications have in common: `fastcgi_` stands for each family.
+const OF_APPLICATIONS: &str = "add_header X-Cache $upstream_cache_status always;
+    fastcgi_cache one; fastcgi_cache_key $uri;
+    fastcgi_param URI $uri; fastcgi_param REQUEST_METHOD $request_method;
+    fastcgi_param CONTENT_LENGTH $content_length if_not_empty;
+    location / {
+        fastcgi_pass APP; fastcgi_cache_bypass $arg_bypass; fastcgi_no_cache $arg_no;
+    }
+    location /seldom { fastcgi_pass APP; fastcgi_cache_min_uses 2; }
+    location /posted { fastcgi_pass APP; fastcgi_cache_methods POST; }
+    location /valid { fastcgi_pass APP; fastcgi_cache_valid 203 1h; }
+    location /far { fastcgi_pass APP; fastcgi_cache_max_range_offset 100; }
+    location /off { fastcgi_pass APP; fastcgi_cache off; }
+[http]
+    fastcgi_cache_path cache keys_zone=one:1m;";
+
 #[test]
 fn applications_are_cached_as_well() {
     for engine in engines::lines() {
         for protocol in Protocol::ALL {
             let application = Application::start(protocol, |seen| {
-                let fields = "Status: 203 Other\r\nX-Own: 1\r\nX-Accel-Expires: 100";
+                let fields = match seen.uri().as_str() {
+                    "/valid" | "/invalid" => "Status: 203 Other\r\nX-Own: 1",
+                    _ => "Status: 203 Other\r\nX-Own: 1\r\nX-Accel-Expires: 100",
+                };
                 seen.answer(fields, &pattern(20_000))
             });
             let name = protocol.prefix();
-            let lines = format!(
-                "add_header X-Cache $upstream_cache_status always;
-                 location / {{
-                     {name}pass {}; {name}cache one; {name}cache_key $uri;
-                     {name}cache_bypass $arg_bypass;
-                     {name}param URI $uri; {name}param REQUEST_METHOD $request_method;
-                 }}
-                 [http]
-                 {name}cache_path cache keys_zone=one:1m;",
-                application.address()
-            );
-            let server = Server::start(engine, &lines.replace("                 [http]", "[http]"));
+            let lines = OF_APPLICATIONS.replace("fastcgi_", name);
+            let lines = lines.replace("APP", &application.address());
+            let server = Server::start(engine, &lines);
             let fields = "If-Modified-Since: Thu, 01 Jan 2015 00:00:00 GMT\r\nRange: bytes=0-1\r\n";
             for cache in ["MISS", "HIT", "HIT"] {
                 let answer = get_with(&server, "/a", fields);
@@ -564,18 +574,36 @@ fn applications_are_cached_as_well() {
                 assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
             }
             assert_eq!(application.requests(), 1, "{name}");
-            let told = application.last().params;
+            let is_told = |param: &str| {
+                let told = application.last().params;
+                told.iter().any(|(name, _)| name == param)
+            };
             assert!(
-                !told.iter().any(|(name, _)| name == "HTTP_RANGE"),
-                "{told:?}"
+                !is_told("HTTP_RANGE") && !is_told("HTTP_IF_MODIFIED_SINCE"),
+                "{name}"
             );
-            assert!(
-                !told
-                    .iter()
-                    .any(|(name, _)| name == "HTTP_IF_MODIFIED_SINCE"),
-                "{told:?}"
-            );
-            assert_eq!(get(&server, "/a?bypass=1").cache(), "BYPASS", "{name}");
+            for (path, caches) in [
+                ("/a?bypass=1", ["BYPASS", "BYPASS"]),
+                ("/b?no=1", ["MISS", "MISS"]),
+                ("/b?no=0", ["MISS", "HIT"]),
+                ("/seldom", ["MISS", "MISS"]),
+                ("/seldom", ["HIT", "HIT"]),
+                ("/valid", ["MISS", "HIT"]),
+                ("/invalid", ["MISS", "MISS"]),
+                ("/off", ["-", "-"]),
+            ] {
+                let answers = [get(&server, path), get(&server, path)];
+                let seen = [answers[0].cache(), answers[1].cache()];
+                assert_eq!(seen, caches, "{name} {path}");
+            }
+            get_with(&server, "/far", "Range: bytes=100-\r\n");
+            assert!(is_told("HTTP_RANGE"), "{name}");
+            let post = || {
+                let request = "POST /posted HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\
+                               Connection: close\r\n\r\nx";
+                ask(&server, request).cache().to_owned()
+            };
+            assert_eq!([post(), post()], ["MISS", "HIT"], "{name}");
         }
     }
 }

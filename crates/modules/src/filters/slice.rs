@@ -3,7 +3,7 @@
 //! <https://nginx.org/en/docs/http/ngx_http_slice_module.html>. A configuration that uses `$slice_range` asks
 //! the upstream for the first part; what comes is made the beginning of a response of the whole
 //! length, and the parts that follow are fetched one after the other as the client takes them
-//! (see `output`). There is no cache yet that would keep the parts.
+//! (see `output`). A cache whose key holds `$slice_range` keeps the parts.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
     .default("0")
     .manual(
         "Fetches a response in parts of this size, by subrequests whose Range field is \
-         `$slice_range`; 0 turns it off. Parts are not kept, since there is no cache yet: each \
-         request fetches those that it needs, and no more than those.",
+         `$slice_range`; 0 turns it off. Each request fetches those that it needs, and no more than \
+         those; a cache whose key holds `$slice_range` keeps them.",
     );
 
 /// The size of parts, where a response may be fetched so.

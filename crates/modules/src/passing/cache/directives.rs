@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use conf::{
     Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, ScopeRef, Setter, Setting,
-    Template, Word, parse,
+    Spec, Template, Word, parse,
 };
 use framework::compile::Compiler;
 use http::text::Text;
@@ -105,6 +105,20 @@ impl Family {
         store: &Setting<StoreLine>,
         converts_head: bool,
     ) -> Result<Option<Cache>, Fault> {
+        // Values are checked wherever they stand.
+        let texts = |written: Option<Vec<Template>>| -> Box<[Text]> {
+            let templates = written.unwrap_or_default();
+            templates.iter().map(|it| compiler.text(it)).collect()
+        };
+        let key = scope.written(&self.cache_key)?;
+        let key = key.map(|template| compiler.text(&template));
+        let bypass = texts(scope.written(&self.cache_bypass)?);
+        let no_cache = texts(scope.written(&self.no_cache)?);
+        let valid = scope.written(&self.cache_valid)?.unwrap_or_default();
+        let methods = scope.get(&self.cache_methods)?;
+        let min_uses = scope.get(&self.cache_min_uses)?;
+        let max_range_offset = scope.written(&self.cache_max_range_offset)?;
+        let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let Some(word) = self.word(scope, store)? else {
             return Ok(None);
         };
@@ -113,11 +127,6 @@ impl Family {
             Some(_) => Choice::Fixed(self.zone(compiler, &word)?),
             None => Choice::Named(compiler.text(&template), self.prefix),
         };
-        let texts = |written: Option<Vec<Template>>| -> Box<[Text]> {
-            let templates = written.unwrap_or_default();
-            templates.iter().map(|it| compiler.text(it)).collect()
-        };
-        let key = scope.written(&self.cache_key)?;
         if key.is_none() && self.prefix != "proxy_" {
             let (key, cache) = (self.cache_key.spec.name(), self.cache.spec.name());
             let text = format!("no \"{key}\" for \"{cache}\"");
@@ -125,14 +134,14 @@ impl Family {
         }
         Ok(Some(Cache {
             choice,
-            key: key.map(|template| compiler.text(&template)),
-            valid: scope.written(&self.cache_valid)?.unwrap_or_default().into(),
-            methods: scope.get(&self.cache_methods)?,
-            min_uses: u32::try_from(scope.get(&self.cache_min_uses)?).unwrap_or(u32::MAX),
-            bypass: texts(scope.written(&self.cache_bypass)?),
-            no_cache: texts(scope.written(&self.no_cache)?),
-            max_range_offset: scope.written(&self.cache_max_range_offset)?,
-            converts_head: converts_head && scope.get(&self.cache_convert_head)?,
+            key,
+            valid: valid.into(),
+            methods,
+            min_uses: u32::try_from(min_uses).unwrap_or(u32::MAX),
+            bypass,
+            no_cache,
+            max_range_offset,
+            converts_head,
             is_of_applications: self.prefix != "proxy_",
         }))
     }
@@ -145,9 +154,7 @@ impl Family {
                 .is_some_and(|line| !matches!(line, StoreLine::Off));
             match scope.own(&self.cache)? {
                 Some(Some(word)) if stores => {
-                    let (cache, store) = (self.cache.spec.name(), store.spec.name());
-                    let text = format!("\"{cache}\" directive is incompatible with \"{store}\"");
-                    return Err(Fault::at(&word, text));
+                    return Err(incompatible(scope, &word, &self.cache.spec, &store.spec));
                 }
                 Some(word) => return Ok(word),
                 None if stores => return Ok(None),
@@ -184,6 +191,19 @@ impl Family {
         }
         Ok(zone)
     }
+}
+
+/// Both stand in one scope; it is the second that is refused.
+fn incompatible(scope: ScopeRef<'_>, word: &Word, cache: &Spec, store: &Spec) -> Fault {
+    let sequence = |spec: &Spec| scope.own_lines(spec).first().map(|line| line.sequence());
+    let (second, first) = if sequence(store) > sequence(cache) {
+        (store, cache)
+    } else {
+        (cache, store)
+    };
+    let (second, first) = (second.name(), first.name());
+    let text = format!("\"{second}\" directive is incompatible with \"{first}\"");
+    Fault::at(word, text)
 }
 
 /// What declares zones.

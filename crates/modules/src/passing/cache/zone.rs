@@ -193,11 +193,18 @@ fn declare(compiler: &Compiler<'_>, line: &Line, prefix: &'static str) -> Result
     let mut settings = read.settings;
     settings.prefix = prefix;
     settings.path = compiler.directory(&settings.path);
+    let declared = compiler.registry::<Declared>();
+    let mut declared = declared.borrow_mut();
+    let path_of = |zone: &Arc<Zone<CacheZone>>| zone.settings().path == settings.path;
+    if declared.0.iter().any(path_of) {
+        let path = line.argument(0);
+        let text = format!("the same path name \"{}\" is used twice", path.text());
+        return Err(Fault::at(path, text));
+    }
     let mut zones = compiler.zones.borrow_mut();
     match zones.declare::<CacheZone>(&read.name, read.size, settings) {
         Ok(zone) => {
-            let kept = compiler.registry::<Declared>();
-            kept.borrow_mut().0.push(zone);
+            declared.0.push(zone);
             Ok(())
         }
         Err(Refused::Conflict(text)) => Err(Fault::new(text)),
@@ -282,7 +289,7 @@ fn read(line: &Line) -> Result<Read, Fault> {
             _ => return Err(Fault::invalid_parameter(word)),
         }
     }
-    let Some((name, size)) = zone else {
+    let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else {
         let name = line.name.text();
         let text = format!("\"{name}\" must have \"keys_zone\" parameter");
         return Err(Fault::new(text));
@@ -306,11 +313,8 @@ fn keys_zone(word: &Word, value: &str) -> Result<(String, u64), Fault> {
     let (name, size) = value.split_once(':').ok_or_else(invalid)?;
     let size = parse::size_of(size.as_bytes()).ok_or_else(invalid)?;
     if size < KEYS_ZONE_MIN {
-        let text = format!("keys zone \"{name}\" is too small");
+        let text = format!("keys zone \"{}\" is too small", word.text());
         return Err(Fault::at(word, text));
-    }
-    if name.is_empty() {
-        return Err(invalid());
     }
     Ok((name.to_owned(), size))
 }
