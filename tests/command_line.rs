@@ -330,8 +330,8 @@ fn the_manual_knows_variables_and_what_is_not_here_yet() {
     assert!(run("$arg_page").1.contains("family $arg_"));
     for (name, expected) in [
         (
-            "proxy_cache",
-            "nginx has \"proxy_cache\" (module http_proxy); Tidegate does not yet",
+            "image_filter",
+            "nginx has \"image_filter\" (module http_image); Tidegate does not yet",
         ),
         (
             "auth_jwt",

@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_owner_is_named() {
         let remark = |name| directive(name).map(|known| known.remark);
-        assert!(remark("proxy_cache").is_some_and(|text| text.starts_with("nginx has it")));
+        assert!(remark("image_filter").is_some_and(|text| text.starts_with("nginx has it")));
         assert!(remark("health_check").is_some_and(|text| text.starts_with("NGINX Plus has it")));
         assert!(remark("js_content").is_some_and(|text| text.contains("JavaScript")));
         assert_eq!(
