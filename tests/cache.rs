@@ -108,7 +108,11 @@ impl Answer {
 }
 
 fn ask(server: &Server, request: &str) -> Answer {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    ask_at(server.port, request)
+}
+
+fn ask_at(port: u16, request: &str) -> Answer {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut bytes = Vec::new();
@@ -268,8 +272,11 @@ fn lines_say_what_is_passed_by_and_what_is_not_kept() {
             assert_eq!(caches(&["/a?no=0", "/a?no=1"]), ["MISS", "HIT"]);
             let before = get(server, "/a").body;
             assert_eq!(caches(&["/a?bypass=1"]), ["BYPASS"]);
-            // What was passed by is kept all the same.
-            assert_ne!(get(server, "/a").body, before);
+            // What was passed by is kept all the same, once what was kept before is written.
+            let started = Instant::now();
+            while get(server, "/a").body == before {
+                assert!(started.elapsed() < PATIENCE);
+            }
             assert_eq!(caches(&["/a?bypass=1&no=1", "/a"]), ["BYPASS", "HIT"]);
             assert_eq!(
                 caches(&["/seldom", "/seldom", "/seldom"]),
@@ -534,10 +541,119 @@ fn halves_are_not_kept() {
     );
 }
 
+/// Asks until what is kept is fresh no more; the answer then.
+fn until_over(port: u16, path: &str) -> Answer {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let started = Instant::now();
+    loop {
+        let answer = ask_at(port, &request);
+        if answer.cache() != "HIT" {
+            return answer;
+        }
+        assert!(started.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What is fresh no more stands in for failures, where a line or the answer's own head says so.
+#[test]
+fn what_is_over_stands_in_for_failures() {
+    each_engine(
+        "proxy_cache one; proxy_cache_key $uri;
+         location /statuses { proxy_pass http://UP; proxy_cache_use_stale http_500 http_404; }
+         location /errors { proxy_pass http://UP; proxy_cache_use_stale error; }
+         location /never { proxy_pass http://UP; proxy_cache_use_stale off; }
+         location /said { proxy_pass http://UP; }",
+        |head, _| {
+            let path = head.split(' ').nth(1).unwrap();
+            if path.ends_with("?first") {
+                let more = if path.starts_with("/said") {
+                    ", stale-if-error=100"
+                } else {
+                    ""
+                };
+                return ok(&format!("Cache-Control: max-age=1{more}\r\n"), b"first");
+            }
+            match path.split('?').nth(1) {
+                Some("closed") => Vec::new(),
+                Some(status) => {
+                    format!("HTTP/1.1 {status} Z\r\nContent-Length: 0\r\n\r\n").into_bytes()
+                }
+                None => Vec::new(),
+            }
+        },
+        |server, _| {
+            for (path, failing, expected) in [
+                ("/statuses", "500", ("200", "STALE")),
+                ("/statuses/b", "404", ("200", "STALE")),
+                ("/statuses/c", "503", ("503", "EXPIRED")),
+                ("/statuses/d", "closed", ("502", "EXPIRED")),
+                ("/errors", "closed", ("200", "STALE")),
+                ("/errors/b", "500", ("500", "EXPIRED")),
+                ("/never", "closed", ("502", "EXPIRED")),
+                ("/said", "closed", ("200", "STALE")),
+            ] {
+                assert_eq!(get(server, &format!("{path}?first")).cache(), "MISS");
+                let answer = until_over(server.port, &format!("{path}?{failing}"));
+                assert_eq!(
+                    (answer.status(), answer.cache()),
+                    expected,
+                    "{path} {failing}"
+                );
+                if expected.1 == "STALE" {
+                    assert_eq!(answer.body, b"first", "{path} {failing}");
+                }
+            }
+        },
+    );
+}
+
+/// One request fetches; others get what there is meanwhile, or fetch as well.
+#[test]
+fn what_is_over_is_given_while_it_is_fetched() {
+    for engine in engines::lines() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let receiver = Mutex::new(receiver);
+        let upstream = Upstream::start(move |head, number| {
+            if head.contains("?slow") {
+                let _ = receiver.lock().unwrap().recv();
+            }
+            ok(
+                "Cache-Control: max-age=1\r\n",
+                format!("{number}").as_bytes(),
+            )
+        });
+        let server = start(
+            engine,
+            "proxy_cache one; proxy_cache_key $uri;
+             location / { proxy_pass http://UP; proxy_cache_use_stale updating; }
+             location = /other { proxy_pass http://UP/; proxy_cache_key /; }",
+            upstream.port,
+        );
+        assert_eq!(get(&server, "/").cache(), "MISS");
+        let port = server.port;
+        thread::scope(|scope| {
+            let slow = scope.spawn(move || until_over(port, "/?slow"));
+            let started = Instant::now();
+            while !upstream.last().contains("?slow") {
+                assert!(started.elapsed() < PATIENCE);
+                thread::sleep(Duration::from_millis(10));
+            }
+            let answer = get(&server, "/");
+            assert_eq!((answer.cache(), &answer.body[..]), ("UPDATING", &b"0"[..]));
+            assert_eq!(get(&server, "/other").cache(), "EXPIRED");
+            sender.send(()).unwrap();
+            let answer = slow.join().unwrap();
+            assert_eq!((answer.cache(), &answer.body[..]), ("EXPIRED", &b"1"[..]));
+        });
+    }
+}
+
 /// What the tests of applications have in common: `fastcgi_` stands for each family.
 const OF_APPLICATIONS: &str = "add_header X-Cache $upstream_cache_status always;
     fastcgi_cache one; fastcgi_cache_key $uri;
     fastcgi_param URI $uri; fastcgi_param REQUEST_METHOD $request_method;
+    fastcgi_param ARGS $args;
     fastcgi_param CONTENT_LENGTH $content_length if_not_empty;
     location / {
         fastcgi_pass APP; fastcgi_cache_bypass $arg_bypass; fastcgi_no_cache $arg_no;
@@ -547,6 +663,8 @@ const OF_APPLICATIONS: &str = "add_header X-Cache $upstream_cache_status always;
     location /valid { fastcgi_pass APP; fastcgi_cache_valid 203 1h; }
     location /far { fastcgi_pass APP; fastcgi_cache_max_range_offset 100; }
     location /off { fastcgi_pass APP; fastcgi_cache off; }
+    location /stale { fastcgi_pass APP; fastcgi_cache_use_stale http_500; }
+    location /stale/not { fastcgi_pass APP; fastcgi_cache_use_stale http_403; }
 [http]
     fastcgi_cache_path cache keys_zone=one:1m;";
 
@@ -555,7 +673,13 @@ fn applications_are_cached_as_well() {
     for engine in engines::lines() {
         for protocol in Protocol::ALL {
             let application = Application::start(protocol, |seen| {
+                let is_first = seen
+                    .params
+                    .iter()
+                    .any(|pair| pair == &("ARGS".into(), "first".into()));
                 let fields = match seen.uri().as_str() {
+                    path if path.starts_with("/stale") && is_first => "X-Accel-Expires: 1",
+                    path if path.starts_with("/stale") => "Status: 500 No",
                     "/valid" | "/invalid" => "Status: 203 Other\r\nX-Own: 1",
                     _ => "Status: 203 Other\r\nX-Own: 1\r\nX-Accel-Expires: 100",
                 };
@@ -595,6 +719,18 @@ fn applications_are_cached_as_well() {
                 let answers = [get(&server, path), get(&server, path)];
                 let seen = [answers[0].cache(), answers[1].cache()];
                 assert_eq!(seen, caches, "{name} {path}");
+            }
+            for (path, expected) in [("/stale", "STALE"), ("/stale/not", "EXPIRED")] {
+                assert_eq!(
+                    get(&server, &format!("{path}?first")).cache(),
+                    "MISS",
+                    "{name}"
+                );
+                assert_eq!(
+                    until_over(server.port, path).cache(),
+                    expected,
+                    "{name} {path}"
+                );
             }
             get_with(&server, "/far", "Range: bytes=100-\r\n");
             assert!(is_told("HTTP_RANGE"), "{name}");

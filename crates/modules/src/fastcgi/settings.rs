@@ -62,7 +62,7 @@ static FASTCGI: Family = Family::of_applications("fastcgi_");
 static BUFFERS: buffers::Family = buffers::Family::of("fastcgi_");
 
 /// What it shares with those whose answers may be cached.
-static CACHE: cache::Family = cache::Family::of("fastcgi_");
+static CACHE: cache::Family = cache::Family::of_applications("fastcgi_");
 
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {

@@ -4,12 +4,13 @@
 //! ```text
 //! target ─▶ body ─▶ TLS ─▶ head ─▶ peers are asked ─▶ intercept ─▶ upgrade ─▶ apply ─▶ deliver
 //!                 ▲          ▲                  ▲                                  ▲         ▲
-//!              look_up     Lookup              fail                              heed      keep
+//!              look_up     Lookup            replace                             heed      keep
 //! ```
 //!
-//! The four hooks are where the [`cache`] stands: it answers before a peer is asked, has a say in
-//! the head that goes out, keeps a failure, and takes the answer in before it is delivered. What a
-//! protocol does not need costs it nothing: every step is chosen when the program is compiled.
+//! The four hooks are where the [`cache`] stands: it answers before peers are asked, has a say in
+//! the head that goes out, has something in the place of a failure, and takes the answer in before
+//! it is delivered. What a protocol does not need costs it nothing: every step is chosen when the
+//! program is compiled.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ use http::request::{Request, Step};
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::cache::{self, Lookup};
+use super::cache::{self, Instead, Lookup};
 use super::connection::{Home, UpstreamConnection, introduction};
 use super::deliver::Delivery;
 use super::destination::Found;
@@ -35,7 +36,7 @@ use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::socket::SocketSettings;
 use super::ssl::{Secured, UpstreamTls};
-use super::tries::{Asking, Conversation, Reach, Tries, ask};
+use super::tries::{Asking, Conversation, Reach, Tries, Unanswered, ask};
 use crate::upstream::Group;
 
 /// Where a request goes.
@@ -292,7 +293,8 @@ pub(crate) async fn pass_on<P: Protocol>(
     ask_peers(request, exchange, protocol, sent, lookup, secured).await
 }
 
-/// First hook: before peers are asked, the cache is, where one is on. A step answers in their place.
+/// First hook: before peers are asked, the cache is, where one is on. A step answers in their
+/// place.
 async fn look_up<P: Protocol>(
     request: &mut Request,
     protocol: &P,
@@ -349,13 +351,8 @@ async fn ask_peers<P: Protocol>(
     let group = match locate(request, exchange, upstream, tries.ignore_client_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => {
-            return Ok(fail(
-                request,
-                protocol,
-                &sent.outgoing,
-                lookup.as_deref(),
-                status,
-            ));
+            let unanswered = Unanswered::of_ours(status);
+            return Ok(fail(request, protocol, &sent.outgoing, lookup, unanswered).await);
         }
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
@@ -378,14 +375,8 @@ async fn ask_peers<P: Protocol>(
     drop(asking);
     let (mut peer, answer) = match asked {
         Ok(answered) => answered,
-        Err(status) => {
-            return Ok(fail(
-                request,
-                protocol,
-                &sent.outgoing,
-                lookup.as_deref(),
-                status,
-            ));
+        Err(unanswered) => {
+            return Ok(fail(request, protocol, &sent.outgoing, lookup, unanswered).await);
         }
     };
     let delivery = protocol.delivery(&sent.outgoing);
@@ -396,6 +387,14 @@ async fn ask_peers<P: Protocol>(
             .deliver(request, exchange, sent, peer, answer)
             .await;
     };
+    if lookup.is_some() {
+        let instead = Instead::Status(head.status());
+        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
+        if let Some(step) = replaced {
+            protocol.leave(peer, answer, &sent.outgoing);
+            return Ok(step);
+        }
+    }
     let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
     if step.is_none() && head.is_upgrade() {
         peer.at_end = selection.at_end(request);
@@ -421,14 +420,36 @@ async fn ask_peers<P: Protocol>(
     })
 }
 
-/// No peer has answered. Third hook: a cache may keep that.
-fn fail<P: Protocol>(
+/// Third hook: what the cache has that is fresh no more may stand in the place of a failure or of
+/// an answer.
+async fn replace<P: Protocol>(
+    request: &mut Request,
+    protocol: &P,
+    lookup: Option<&mut Lookup>,
+    instead: Instead,
+) -> Option<Step> {
+    let (lookup, passing) = (lookup?, protocol.cached()?);
+    lookup
+        .serve_stale(request, passing, protocol.rewriting(), instead)
+        .await
+}
+
+/// No peer has answered.
+async fn fail<P: Protocol>(
     request: &mut Request,
     protocol: &P,
     outgoing: &P::Outgoing,
-    lookup: Option<&Lookup>,
-    status: u16,
+    mut lookup: Option<Box<Lookup>>,
+    unanswered: Unanswered,
 ) -> Step {
+    let Unanswered { status, cause } = unanswered;
+    if let Some(cause) = cause {
+        let instead = Instead::Failure(cause);
+        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
+        if let Some(step) = replaced {
+            return step;
+        }
+    }
     if let (Some(lookup), Some(passing)) = (lookup, protocol.cached()) {
         lookup.fail(passing, status);
     }

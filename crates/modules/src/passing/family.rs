@@ -211,16 +211,16 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
 }
 
 /// What `*_next_upstream` takes, as the manual has it.
-const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
+pub(super) const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 const CAUSES_OF_CALLS: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ...";
-const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
+pub(super) const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 
 /// Why a try failed, or a set of such causes: what `*_next_upstream` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Causes(u16);
 
 impl Causes {
-    const NONE: Causes = Causes(0);
+    pub(crate) const NONE: Causes = Causes(0);
     pub(crate) const ERROR: Causes = Causes(1);
     pub(crate) const TIMEOUT: Causes = Causes(1 << 1);
     pub(crate) const INVALID_HEADER: Causes = Causes(1 << 2);
@@ -237,7 +237,7 @@ impl Causes {
     const HTTP_404: Causes = Causes(1 << 11);
     const HTTP_429: Causes = Causes(1 << 12);
     /// Of a cache alone, which then gives what it has.
-    const UPDATING: Causes = Causes(1 << 13);
+    pub(crate) const UPDATING: Causes = Causes(1 << 13);
 
     /// The cause that an answer with this status may be.
     pub(crate) fn of_status(status: u16) -> Option<Causes> {
@@ -301,7 +301,7 @@ const CAUSES_OF_VALUES: [(&str, Causes); 2] = [
 ];
 
 /// `*_next_upstream` where upstreams answer by HTTP.
-fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
+pub(super) fn causes(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 4] = [
         &CAUSES_OF_CONNECTIONS,
         &CAUSES_OF_ANSWERS,
@@ -322,7 +322,7 @@ fn causes_of_calls(setter: &Setter<'_>) -> Result<Causes, Fault> {
 }
 
 /// The same where they are applications.
-fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
+pub(super) fn causes_of_applications(setter: &Setter<'_>) -> Result<Causes, Fault> {
     let known: [&[_]; 3] = [
         &CAUSES_OF_CONNECTIONS,
         &CAUSES_OF_ANSWERS,

@@ -133,20 +133,48 @@ pub(crate) struct Asking<'a, C> {
     pub(crate) home: &'a Home,
 }
 
-/// Tries peers until one answers. The inner error is a status to answer with.
+/// No peer has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unanswered {
+    /// The status to answer with.
+    pub(crate) status: u16,
+    /// How the last try has failed; `None` where that is not the peers' doing.
+    pub(crate) cause: Option<Causes>,
+}
+
+impl Unanswered {
+    /// It is not the peers' doing.
+    pub(crate) fn of_ours(status: u16) -> Unanswered {
+        Unanswered {
+            status,
+            cause: None,
+        }
+    }
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Unanswered {
+        Unanswered {
+            status: failure.status,
+            cause: Some(failure.cause),
+        }
+    }
+}
+
+/// Tries peers until one answers.
 pub(crate) async fn ask<C: Conversation>(
     request: &mut Request,
     exchange: &mut Exchange,
     selection: &mut Selection,
     asking: &Asking<'_, C>,
-) -> Result<Result<(UpstreamConnection, C::Answer), u16>, Abort> {
+) -> Result<Result<(UpstreamConnection, C::Answer), Unanswered>, Abort> {
     let (tries, reach) = (&asking.tries, asking.reach);
     let admitted = admission::admit(request, exchange, tries, reach, selection).await;
     let mut passage = match admitted {
         Ok(passage) => passage,
         Err(AttemptError::Aborted(abort)) => return Err(abort),
-        Err(AttemptError::Refused(status)) => return Ok(Err(status)),
-        Err(AttemptError::Failed(failure)) => return Ok(Err(failure.status)),
+        Err(AttemptError::Refused(status)) => return Ok(Err(Unanswered::of_ours(status))),
+        Err(AttemptError::Failed(failure)) => return Ok(Err(failure.into())),
     };
     let began = engine::now();
     loop {
@@ -182,12 +210,12 @@ pub(crate) async fn ask<C: Conversation>(
                 {
                     admitted.answered(engine::now());
                 }
-                return Ok(Err(failure.status));
+                return Ok(Err(failure.into()));
             }
             // No fault of the peer: the session is its all the same.
             Err(AttemptError::Refused(status)) => {
                 drop(selection.at_end(request));
-                return Ok(Err(status));
+                return Ok(Err(Unanswered::of_ours(status)));
             }
             Err(AttemptError::Aborted(abort)) => {
                 drop(selection.at_end(request));

@@ -44,7 +44,7 @@ static SCGI: Family = Family::of_applications("scgi_");
 static BUFFERS: buffers::Family = buffers::Family::of("scgi_");
 
 /// What it shares with those whose answers may be cached.
-static CACHE: cache::Family = cache::Family::of("scgi_");
+static CACHE: cache::Family = cache::Family::of_applications("scgi_");
 
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {

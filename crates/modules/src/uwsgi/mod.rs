@@ -71,7 +71,7 @@ static UWSGI: Family = Family::of_applications("uwsgi_");
 static BUFFERS: buffers::Family = buffers::Family::of("uwsgi_");
 
 /// What it shares with those whose answers may be cached.
-static CACHE: cache::Family = cache::Family::of("uwsgi_");
+static CACHE: cache::Family = cache::Family::of_applications("uwsgi_");
 
 /// What it shares with those that ask over TLS.
 static TLS: ssl::Family = ssl::Family::of("uwsgi_");

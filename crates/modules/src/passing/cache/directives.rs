@@ -12,6 +12,7 @@ use http::variables::Compiling as _;
 
 use super::zone::{self, CacheZone};
 use super::{Cache, Choice};
+use crate::passing::family::{self, Causes};
 use crate::passing::store::StoreLine;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
@@ -28,13 +29,31 @@ pub(crate) struct Family {
     pub(crate) cache_bypass: Setting<Vec<Template>>,
     pub(crate) no_cache: Setting<Vec<Template>>,
     pub(crate) cache_max_range_offset: Setting<u64>,
+    pub(crate) cache_use_stale: Setting<Causes>,
     /// Of `proxy_` alone.
     pub(crate) cache_convert_head: Setting<bool>,
 }
 
 impl Family {
-    /// The directives that begin with this prefix.
+    /// The directives that begin with this prefix, of a module whose upstreams speak HTTP.
     pub(crate) const fn of(prefix: &'static str) -> Family {
+        Family::with(prefix, &[family::CAUSES_OF_HTTP], family::causes)
+    }
+
+    /// The same of one whose upstreams are applications.
+    pub(crate) const fn of_applications(prefix: &'static str) -> Family {
+        Family::with(
+            prefix,
+            &[family::CAUSES_OF_APPLICATIONS],
+            family::causes_of_applications,
+        )
+    }
+
+    const fn with(
+        prefix: &'static str,
+        use_stale: &'static [&'static str],
+        causes: fn(&Setter<'_>) -> Result<Causes, Fault>,
+    ) -> Family {
         Family {
             prefix,
             cache: Setting::family(prefix, "cache", &["zone | off"], cache)
@@ -76,6 +95,12 @@ impl Family {
             cache_max_range_offset: Setting::family(prefix, "cache_max_range_offset", &["number"], parse::offset)
                 .contexts(HSL)
                 .manual("A range that begins here or behind is passed on to the upstream, and its answer not kept. By default no range is: the whole answer is fetched."),
+            cache_use_stale: Setting::family(prefix, "cache_use_stale", use_stale, causes)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::Value)
+                .default("off")
+                .manual("When an answer is given that is fresh no more: instead of a failure, of an answer with one of these statuses, or with `updating` while another request fetches it. `non_idempotent` is taken, as by nginx, and says nothing here."),
             cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("on")
@@ -84,7 +109,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 8] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 9] {
         [
             &self.cache,
             &self.cache_key,
@@ -94,6 +119,7 @@ impl Family {
             &self.cache_bypass,
             &self.no_cache,
             &self.cache_max_range_offset,
+            &self.cache_use_stale,
         ]
     }
 
@@ -118,6 +144,10 @@ impl Family {
         let methods = scope.get(&self.cache_methods)?;
         let min_uses = scope.get(&self.cache_min_uses)?;
         let max_range_offset = scope.written(&self.cache_max_range_offset)?;
+        let mut use_stale = scope.get(&self.cache_use_stale)?;
+        if use_stale.contains(Causes::ERROR) {
+            use_stale = use_stale.with(Causes::NO_LIVE);
+        }
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let Some(word) = self.word(scope, store)? else {
             return Ok(None);
@@ -141,6 +171,7 @@ impl Family {
             bypass,
             no_cache,
             max_range_offset,
+            use_stale,
             converts_head,
             is_of_applications: self.prefix != "proxy_",
         }))

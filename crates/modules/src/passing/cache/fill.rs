@@ -79,10 +79,11 @@ impl Lookup {
             .unwrap_or(self.main);
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
-        let mut filler = match self.store.claim(&sought) {
+        let claim = || match self.store.claim(&sought) {
             Claim::Won(filler) => filler,
             Claim::Taken(_) => Box::new(self.store.filler(&sought)),
         };
+        let mut filler = self.filler.take().unwrap_or_else(claim);
         let new = NewHead {
             key: self.key.clone(),
             group: Bytes::new(),

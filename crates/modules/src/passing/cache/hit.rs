@@ -24,12 +24,13 @@ pub(super) async fn serve(
     rewriting: &dyn Rewrite,
     store: &Arc<DiskStore>,
     mut opened: Opened,
+    status: CacheStatus,
 ) -> Option<Step> {
     let length = opened.body.end.saturating_sub(opened.body.start);
     if opened.is_unchecked() && length <= CHECKED_FIRST_MAX {
         opened = checked(request, store, opened).await?;
     }
-    if let Some(step) = apply(request, passing, rewriting, &opened.head)? {
+    if let Some(step) = apply(request, passing, rewriting, &opened.head, status)? {
         return Some(step);
     }
     let body = if length == 0 {
@@ -51,7 +52,7 @@ pub(super) fn serve_fill(
     head: &Head,
     reader: Reader,
 ) -> Option<Step> {
-    if let Some(step) = apply(request, passing, rewriting, head)? {
+    if let Some(step) = apply(request, passing, rewriting, head, CacheStatus::Hit)? {
         return Some(step);
     }
     Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
@@ -64,12 +65,13 @@ fn apply(
     passing: &Passing,
     rewriting: &dyn Rewrite,
     stored: &Head,
+    status: CacheStatus,
 ) -> Option<Option<Step>> {
     let Some(head) = parse(stored) else {
         log::error!(request, Crit, "cache entry contains invalid header");
         return None;
     };
-    note_status(request, CacheStatus::Hit);
+    note_status(request, status);
     response::remember(request, &head);
     for field in head.counting() {
         response::heed(request, passing, field.known, field.value(&head.bytes));

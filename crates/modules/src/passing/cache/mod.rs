@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! Not here yet: locks, stale answers, revalidation, purging.
+//! Not here yet: locks, background updates, revalidation, purging.
 
 mod directives;
 mod fill;
@@ -29,13 +29,16 @@ use http::request::{Request, Step};
 use http::text::Text;
 use proto::header::Known;
 use proto::method::Method;
-use store::disk::{DiskStore, EntryId, Fill, Head, Miss, Opened, Presence, Progress};
+use store::disk::{
+    Claim, DiskStore, EntryId, Fill, Filler, Head, Miss, Opened, Presence, Progress,
+};
 
 pub(crate) use directives::{Family, Methods, Valid};
 pub use zone::{add, prepare};
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
+use super::family::Causes;
 use super::finish;
 use super::rewriting::Rewrite;
 use super::settings::Passing;
@@ -56,6 +59,8 @@ pub(crate) struct Cache {
     no_cache: Box<[Text]>,
     /// Ranges that begin there or behind are passed on.
     max_range_offset: Option<u64>,
+    /// When an answer is given that is fresh no more.
+    use_stale: Causes,
     /// HEAD is asked for as GET.
     converts_head: bool,
     /// Upstreams are applications.
@@ -75,6 +80,8 @@ pub(crate) enum CacheStatus {
     Miss,
     Bypass,
     Expired,
+    Stale,
+    Updating,
     Hit,
 }
 
@@ -85,6 +92,8 @@ impl CacheStatus {
             CacheStatus::Miss => "MISS",
             CacheStatus::Bypass => "BYPASS",
             CacheStatus::Expired => "EXPIRED",
+            CacheStatus::Stale => "STALE",
+            CacheStatus::Updating => "UPDATING",
             CacheStatus::Hit => "HIT",
         }
     }
@@ -103,6 +112,14 @@ pub(crate) struct Lookup {
     /// The client asks with HEAD, the upstream is asked with GET.
     pub(crate) is_head_converted: bool,
     is_of_application: bool,
+    /// What is fresh no more.
+    stale: Option<Opened>,
+    /// When it may be given all the same.
+    use_stale: Causes,
+    /// Its own head lets it be given instead of a failure.
+    may_replace_failure: bool,
+    /// The right to fetch it, which no other request has meanwhile.
+    filler: Option<Box<Filler>>,
     /// The head of the answer, and what it says of storing it.
     answer: Option<(AnswerHead, Freshness)>,
 }
@@ -245,6 +262,10 @@ pub(crate) async fn look_up(
         may_store: true,
         is_head_converted: cache.converts_head && request.method == Method::Head,
         is_of_application: cache.is_of_applications,
+        stale: None,
+        use_stale: cache.use_stale,
+        may_replace_failure: false,
+        filler: None,
         answer: None,
     });
     if any_holds(&cache.bypass, request) {
@@ -300,11 +321,48 @@ impl Lookup {
             }
             return None;
         };
-        if is_over(&opened.head) {
-            self.status = CacheStatus::Expired;
-            return None;
+        if !is_over(&opened.head) {
+            let status = CacheStatus::Hit;
+            return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
         }
-        hit::serve(request, passing, rewriting, &self.store, opened).await
+        self.status = CacheStatus::Expired;
+        let times = &opened.head.times;
+        let late = wall().saturating_sub(times.valid_until / 1000);
+        self.may_replace_failure = late <= i64::from(times.error);
+        let may_update =
+            late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
+        match self.store.claim(&self.variant.unwrap_or(self.main)) {
+            Claim::Won(filler) => self.filler = Some(filler),
+            Claim::Taken(_) if may_update => {
+                let status = CacheStatus::Updating;
+                return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
+            }
+            Claim::Taken(_) => {}
+        }
+        self.stale = Some(opened);
+        None
+    }
+
+    /// Answers with what is fresh no more in the place of a failure or an answer, if that is to be.
+    pub(crate) async fn serve_stale(
+        &mut self,
+        request: &mut Request,
+        passing: &Passing,
+        rewriting: &dyn Rewrite,
+        instead: Instead,
+    ) -> Option<Step> {
+        let may = match instead {
+            Instead::Failure(cause) => self.may_replace_failure || self.use_stale.contains(cause),
+            Instead::Status(status) => {
+                let cause = Causes::of_status(status);
+                cause.is_some_and(|cause| self.use_stale.contains(cause))
+            }
+        };
+        let opened = self.stale.take_if(|_| may)?;
+        // Others may fetch it now.
+        self.filler = None;
+        let status = CacheStatus::Stale;
+        hit::serve(request, passing, rewriting, &self.store, opened, status).await
     }
 
     /// Answers from what another request has fetched whole, and what is not on disk yet.
@@ -427,6 +485,15 @@ impl Lookup {
             self.store.mark(&self.main, status, until, now());
         }
     }
+}
+
+/// In the place of what something else is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instead {
+    /// No upstream has answered, for this reason.
+    Failure(Causes),
+    /// One has answered with this status.
+    Status(u16),
 }
 
 /// Whether an entry is fresh no more.

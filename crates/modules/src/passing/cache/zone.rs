@@ -128,7 +128,11 @@ impl State for CacheZone {
         if now.levels != before.levels {
             return Err(format!("cache \"{name}\" had previously different levels"));
         }
-        Ok(zone.all_of(previous))
+        // A folder that could not be opened is tried again.
+        match previous.state().store.get() {
+            Some(None) => Ok(Arc::new(CacheZone::new(zone.size()))),
+            Some(Some(_)) | None => Ok(zone.all_of(previous)),
+        }
     }
 
     fn describe(&self, settings: &CachePath, tell: &mut Tell<'_>) {
@@ -176,7 +180,7 @@ pub(super) fn check(setter: &Setter<'_>) -> Result<(), Fault> {
     lines.try_for_each(|line| read(line).map(drop))
 }
 
-/// Declares the zones of the `http` scope, before anybody looks for them.
+/// Declares the zones of the `http` scope, before directives look for them.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     for line in http.lines() {
         let family = FAMILIES.iter().find(|(name, _)| line.is(name));
