@@ -97,7 +97,7 @@ async fn checked(request: &Request, store: &Arc<DiskStore>, mut opened: Opened) 
     match checked.await {
         Ok(opened) => Some(opened),
         Err(miss) => {
-            log::error!(request, Crit, "body of cache entry is damaged: {miss:?}");
+            log::error!(request, Crit, "body of cache entry: {miss}");
             None
         }
     }
