@@ -1,7 +1,7 @@
 //! Which texts a subject must hold so that a pattern can match it.
 //!
-//! Texts are in lower case and compared without regard to the case of ASCII: whoever finds one of
-//! them must still ask the pattern, unless it is nothing but a text ([`Word`]).
+//! Texts are in lower case and compared without regard to the case of ASCII: where one of them is
+//! found the pattern must still be asked, unless it is nothing but a text ([`Word`]).
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
