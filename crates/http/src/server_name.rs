@@ -176,7 +176,7 @@ impl ServerNames {
         let found = self.regexes.first(host, |_, (regex, _), hit| {
             matches(regex, hit).map_err(|cause| (Arc::clone(regex), cause))
         })?;
-        Ok(found.map(|(regex, server)| (Matched::Regex(&**regex), server)))
+        Ok(found.map(|(regex, server)| (Matched::Regex(regex), server)))
     }
 }
 

@@ -142,7 +142,7 @@ fn decode_groups<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
         // invariant: a byte is an index below 256
         let values = group.map(|byte| STANDARD[usize::from(byte)]);
         // No value has its highest bit.
-        if values.iter().any(|value| *value == NO_VALUE) {
+        if values.contains(&NO_VALUE) {
             break;
         }
         let bits = values
