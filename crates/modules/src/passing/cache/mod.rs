@@ -2,7 +2,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_cache>, for `proxy`, `fastcgi`,
 //! `uwsgi` and `scgi` alike. `directives` declares their lines, `zone` the folders and who looks
-//! after them. The hooks of [`super::driver`] lead here:
+//! after them. The hooks of `passing::driver` lead here:
 //!
 //! ```text
 //! look_up ─▶ a hit is served (`hit`)
