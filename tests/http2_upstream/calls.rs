@@ -552,7 +552,8 @@ fn calls_of_browsers_may_be_text() {
     });
 }
 
-/// Text that a browser sends is decoded as it comes, byte by byte, whether it is padded in the middle or not.
+/// Text that a browser sends is decoded as it comes, byte by byte, whether it is padded in the
+/// middle or not.
 #[test]
 fn text_of_browsers_is_passed_on_as_it_comes() {
     each_engine(|engine| {
@@ -566,7 +567,8 @@ fn text_of_browsers_is_passed_on_as_it_comes() {
         let fields = [("content-type", "application/grpc-web-text")];
         let mut client = Client::connect(server.port);
         let asked = open(&mut client, "/", &fields);
-        // `\0\0\0\0\x05asked` padded in the middle, and not padded at all behind the first four bytes of the next message.
+        // `\0\0\0\0\x05asked` padded in the middle, and not padded at all behind the first four
+        // bytes of the next message.
         let text = b"AAAAAAU=YXNrZWQ=AAAAAAVhc2tlZA==AAAA";
         let begun = [message(b"asked"), message(b"asked"), vec![0; 3]].concat();
         for byte in text {

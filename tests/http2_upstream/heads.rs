@@ -1,4 +1,5 @@
-//! Heads of requests that are larger than an upstream takes, or may be: they hurt no other request on the connection.
+//! Heads of requests that are larger than an upstream takes, or may be: they hurt no other request
+//! on the connection.
 
 use proto::h2::ErrorCode;
 use proto::h2::settings::MAX_HEADER_LIST_SIZE;
@@ -12,7 +13,8 @@ const KEPT: &str = "location / { by_pass by://u; }
     [http]
     upstream u { server UP max_fails=0; keepalive 4; }";
 
-/// A server, and a client with a request under way on a connection whose upstream has these settings.
+/// A server, and a client with a request under way on a connection whose upstream has these
+/// settings.
 fn begun(
     engine: &str,
     by: By,
@@ -37,7 +39,8 @@ fn answer(client: &mut Client, asked: u32, peer: &mut Peer, path: &str) {
     assert_eq!(client.response(asked).text(), path);
 }
 
-/// What servers say of that is an advice (RFC 9113, section 6.5.2): grpcio says 16 KB and takes more.
+/// What servers say of that is an advice (RFC 9113, section 6.5.2): grpcio says 16 KB and takes
+/// more.
 #[test]
 fn a_head_larger_than_the_upstream_says_that_it_takes_travels_alone() {
     if is_nginx() {
@@ -116,7 +119,8 @@ fn large_heads_travel_alone() {
         let stream = *peer.requests.keys().next().unwrap();
         peer.answer(stream, "200", b"first");
         assert_eq!(client.response(first).text(), "first");
-        // Where nothing else is under way there is no need of another connection, before it or behind it.
+        // Where nothing else is under way there is no need of another connection, before it or
+        // behind it.
         let asked = client.request("/large", &large(&long));
         answer(&mut client, asked, &mut peer, "/large");
         let asked = client.request("/d", &[]);

@@ -1,5 +1,5 @@
-//! Connections that the server makes count among `worker_connections`: a proxy that leads to itself ends at once with
-//! an error, and stops no other client.
+//! Connections that the server makes count among `worker_connections`: a proxy that leads to itself
+//! ends at once with an error, and stops no other client.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -45,7 +45,8 @@ fn a_loop_is_answered_at_once_and_stops_nobody() {
             let begin = Instant::now();
             for path in ["/loop", "/over", "/kept"] {
                 let answer = server.connect().get(path);
-                // As in nginx: 500 where no connection could be made, 502 where one was not accepted.
+                // As in nginx: 500 where no connection could be made, 502 where one was not
+                // accepted.
                 assert!(
                     matches!(answer.status, 500 | 502),
                     "{path} with {connections}: {}",
@@ -131,7 +132,8 @@ fn answer_each(mut stream: TcpStream) {
     }
 }
 
-/// Requests that wait for their upstream take all places: others are told so at once, and new clients are closed.
+/// Requests that wait for their upstream take all places: others are told so at once, and new
+/// clients are closed.
 #[test]
 fn without_a_place_requests_fail_and_clients_are_closed_at_once() {
     on_each_engine(|engine| {

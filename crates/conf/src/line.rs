@@ -56,7 +56,8 @@ pub struct Line {
     pub block: Option<Block>,
     /// Where it stands.
     pub position: Position,
-    /// Where the `}` of its block stands, and the place in the order of reading of what was read last before that.
+    /// Where the `}` of its block stands, and the place in the order of reading of what was read
+    /// last before that.
     pub(crate) end: Option<(Position, u32)>,
     /// The place among all lines in the order of reading, includes in place; 0 for a default.
     pub(crate) sequence: u32,
@@ -85,7 +86,8 @@ impl Line {
         self.sequence
     }
 
-    /// Where the `}` of its block stands, at which nginx judges some blocks as a whole; the line itself where there is none.
+    /// Where the `}` of its block stands, at which nginx judges some blocks as a whole; the line
+    /// itself where there is none.
     #[must_use]
     pub fn end(&self) -> Position {
         self.end.map_or(self.position, |(end, _)| end)

@@ -2,7 +2,8 @@
 //!
 //! The pages to read in order: [`cache`] is what all threads share, `conversation.rs` what goes on
 //! on one connection without any I/O, `text.rs` and `meta.rs` what commands do, `stats.rs` what the
-//! server tells of itself, [`door`] the connections of a thread, [`part`] the block of a configuration.
+//! server tells of itself, [`door`] the connections of a thread, [`part`] the block of a
+//! configuration.
 //!
 //! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: the
 //! binary protocol, UDP, TLS, authentication, `watch`, a restart that keeps the cache.

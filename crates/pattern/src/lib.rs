@@ -1,12 +1,13 @@
 //! Patterns as nginx has them: PCRE2's language, matched in linear time where that is provably the same.
 //!
-//! Every pattern is compiled by PCRE2 when a configuration is loaded, so what it refuses is refused in its words, and
-//! what it takes is taken. Then our own [`parser`] reads the pattern. What is regular and provably means the same
-//! runs as a finite automaton (`regex-automata`), whose time is linear in the subject, and as one whose time is also
-//! short (`bits`) where a subject could make the former slow. All else runs on PCRE2's interpreter, within bounds
-//! ([`STEPS_MAX`]). Where those are reached, or a subject is not UTF-8 though the pattern asks for it, the match is
-//! [`Undecided`]: that is neither yes nor no, and the server must not take it for either. Of long lists a
-//! [`Prefilter`] says which patterns must be asked at all.
+//! Every pattern is compiled by PCRE2 when a configuration is loaded, so what it refuses is refused
+//! in its words, and what it takes is taken. Then our own [`parser`] reads the pattern. What is
+//! regular and provably means the same runs as a finite automaton (`regex-automata`), whose time is
+//! linear in the subject, and as one whose time is also short (`bits`) where a subject could make
+//! the former slow. All else runs on PCRE2's interpreter, within bounds ([`STEPS_MAX`]). Where
+//! those are reached, or a subject is not UTF-8 though the pattern asks for it, the match is
+//! [`Undecided`]: that is neither yes nor no, and the server must not take it for either. Of long
+//! lists a [`Prefilter`] says which patterns must be asked at all.
 //!
 //! Deliberately not here: requests, variables, logs, configuration. The references are pcre2pattern(3) and
 //! `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx 1.31 for options and words.
@@ -360,7 +361,8 @@ impl Pattern {
         self.bits.get_or_init(make).as_deref()
     }
 
-    /// `None` where there are no bits, or it matches and those of all places would take too much memory.
+    /// `None` where there are no bits, or it matches and those of all places would take too much
+    /// memory.
     fn bits_capture(&self, subject: &[u8], spans: &mut Spans) -> Option<bool> {
         let bits = self.bits()?;
         match bits.captures(subject, &mut spans.slots) {

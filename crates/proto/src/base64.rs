@@ -71,8 +71,9 @@ const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBase64;
 
-/// Reads text of the standard alphabet as it comes, in whatever parts. It consists of groups of four characters, and any of
-/// them may be padded: so it may be several texts, one behind the other. Unlike [`decode`] it wants the padding.
+/// Reads text of the standard alphabet as it comes, in whatever parts. It consists of groups of
+/// four characters, and any of them may be padded: so it may be several texts, one behind the
+/// other. Unlike [`decode`] it wants the padding.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     /// Of the characters of the group that has begun.

@@ -105,8 +105,8 @@ impl Tenant for Connection {
             .is_some()
     }
 
-    // A session over TCP goes on until one of its ends closes, as in nginx: it is never idle. One of
-    // datagrams makes room for others where it has been silent for longest.
+    // A session over TCP goes on until one of its ends closes, as in nginx: it is never idle. One
+    // of datagrams makes room for others where it has been silent for longest.
     fn place(&self) -> Option<u32> {
         match &self.end {
             ClientEnd::Stream(_) => None,

@@ -12,10 +12,12 @@
 //! it more) by how long answers take now: `limit × gradient + √limit`, as Netflix's Gradient2 and Envoy's adaptive concurrency do. Times are
 //! averaged as geometric means, since it is by ratios that they are compared.
 //!
-//! *Two kinds of page.* Servers spend their time with dear pages, however many cheap ones they answer beside them. So an answer weighs as much as
-//! the time that it took (up to a few times the base: one alone does not stand for all), and a window lasts at least as long as an answer of the last
-//! one took, so that dear pages are in each: a burst of cheap ones alone changes nothing. Where half as many at a time take hardly
-//! less, it is not the others that they wait for: the base was measured by too few, and is measured again.
+//! *Two kinds of page.* Servers spend their time with dear pages, however many cheap ones they
+//! answer beside them. So an answer weighs as much as the time that it took (up to a few times the
+//! base: one alone does not stand for all), and a window lasts at least as long as an answer of the
+//! last one took, so that dear pages are in each: a burst of cheap ones alone changes nothing.
+//! Where half as many at a time take hardly less, it is not the others that they wait for: the base
+//! was measured by too few, and is measured again.
 //!
 //! Where none of those who are under way is answered for long and others wait, those may be slow by themselves, waiting for something else. Then the
 //! limit grows, by one each time and within bounds, twofold while there is no base; and a base is not measured.
@@ -50,7 +52,8 @@ const BASE_AGE_MAX: Duration = Duration::from_secs(60);
 const MEASURING_SHARE: u32 = 40;
 /// Answers that come so much quicker than the base though more are under way say that the base is another by now.
 const QUICKER: f64 = 1.2;
-/// Where half as many at a time take hardly less, the base is not theirs either: by less than so much.
+/// Where half as many at a time take hardly less, the base is not theirs either: by less than so
+/// much.
 const SLOWER_BY_ITSELF: f64 = 1.25;
 /// A base is measured again where so many windows in a row were too slow for any limit, or too quick for it.
 const WINDOWS_AMISS: u32 = 3;
@@ -79,7 +82,8 @@ pub(crate) struct Limiter {
     measured_at: Duration,
     /// The logarithm of the seconds that answers of the last window took.
     recent: Option<f64>,
-    /// The first window since it follows that was too slow: the limit then, and the logarithm of its time.
+    /// The first window since it follows that was too slow: the limit then, and the logarithm of
+    /// its time.
     slow_at: Option<(f64, f64)>,
     /// When the first was let through since the base is being measured.
     measuring_since: Option<Duration>,
@@ -234,7 +238,8 @@ impl Limiter {
         }
     }
 
-    /// So long a window lasts at least: as long as an answer takes, so that those that take long have their share in each.
+    /// So long a window lasts at least: as long as an answer takes, so that those that take long
+    /// have their share in each.
     fn window_time_min(&self) -> Duration {
         let longest = self.base.into_iter().chain(self.recent).reduce(f64::max);
         let seconds = longest.map_or(0.0, f64::exp);

@@ -1,8 +1,9 @@
 //! Connections to peers that a thread keeps while nothing is asked over them.
 //!
-//! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are watched: one whose peer closes it, or sends
-//! what was not asked for, ends at once, as does one that has been idle for too long, or that has to make room where
-//! `worker_connections` are scarce. They outlive reloads and end when the thread begins to end.
+//! nginx: <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#keepalive>. They are
+//! watched: one whose peer closes it, or sends what was not asked for, ends at once, as does one
+//! that has been idle for too long, or that has to make room where `worker_connections` are scarce.
+//! They outlive reloads and end when the thread begins to end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -252,8 +252,8 @@ impl Session {
         while !self.streams[index].is_over() && self.more(ANSWER_TIME_MAX) {}
     }
 
-    /// Waits for the resets of streams whose responses have ended before their requests: they come a
-    /// moment later.
+    /// Waits for the resets of streams whose responses have ended before their requests: they come
+    /// a moment later.
     fn wait_for_resets(&mut self) {
         let end = Instant::now() + RESET_TIME_MAX;
         let is_due = |stream: &Stream| stream.ended && !stream.is_sent && stream.reset.is_none();

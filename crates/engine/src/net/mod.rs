@@ -40,8 +40,8 @@ pub fn finishing() -> usize {
     crate::worker::enter(|worker| worker.finishing())
 }
 
-/// How many sockets of this thread, of streams and of datagrams, it has connected to others itself, or is about to. One is
-/// counted from before it connects until it is closed.
+/// How many sockets of this thread, of streams and of datagrams, it has connected to others itself,
+/// or is about to. One is counted from before it connects until it is closed.
 ///
 /// # Panics
 /// When the thread has no runtime.

@@ -107,8 +107,9 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
     });
 }
 
-/// Closes a connection for which there is no room, and those that wait behind it, as nginx does: it is no use to have
-/// them wait for what may depend on them, such as the answer to a request that this server has sent to itself.
+/// Closes a connection for which there is no room, and those that wait behind it, as nginx does: it
+/// is no use to have them wait for what may depend on them, such as the answer to a request that
+/// this server has sent to itself.
 fn refuse(worker: &Worker, listener: &Listener, stream: Stream, shortage: NotEnough) {
     drop(stream);
     (0..TURNED_AWAY_MAX).all(|_| listener.turn_away(b""));

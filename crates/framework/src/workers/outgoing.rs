@@ -1,7 +1,8 @@
-//! Connections that a thread makes to others: each takes a place among `worker_connections`, as those of clients do.
+//! Connections that a thread makes to others: each takes a place among `worker_connections`, as
+//! those of clients do.
 //!
-//! Whatever asks another server on a thread that serves clients connects by these functions and by none of the
-//! engine's. A thread without a worker is not limited.
+//! Whatever asks another server on a thread that serves clients connects by these functions and by
+//! none of the engine's. A thread without a worker is not limited.
 
 use std::fmt;
 use std::time::Instant;
@@ -42,7 +43,8 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// Connects to `address` until `deadline` by a socket with these options; see [`engine::net::connect_with`].
+/// Connects to `address` until `deadline` by a socket with these options; see
+/// [`engine::net::connect_with`].
 ///
 /// # Errors
 /// Where no place is left, at once; else those of the engine.

@@ -1,10 +1,13 @@
-//! The places for connections that a thread has, `worker_connections` of them: who takes one, and who makes room.
+//! The places for connections that a thread has, `worker_connections` of them: who takes one, and
+//! who makes room.
 //!
-//! As in nginx connections with clients take a place each, and so do those that the thread makes itself, to whatever
-//! upstream: else a request that leads back to its own server would take places until no client is left room. Where
-//! few are free, connections that are idle are closed, those that have been so for longest first, those of clients and of upstreams alike.
+//! As in nginx connections with clients take a place each, and so do those that the thread makes
+//! itself, to whatever upstream: else a request that leads back to its own server would take places
+//! until no client is left room. Where few are free, connections that are idle are closed, those
+//! that have been so for longest first, those of clients and of upstreams alike.
 //!
-//! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others are still served.
+//! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others
+//! are still served.
 
 use std::cell::Cell;
 use std::fmt;
@@ -42,8 +45,8 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 pub(super) enum Occupant {
     /// A connection with a client, since when it has it.
     Client(Weak<dyn Tenant>, Instant),
-    /// What is kept idle, by the key that its owner knows it by. It is counted elsewhere, as what its thread has
-    /// connected to.
+    /// What is kept idle, by the key that its owner knows it by. It is counted elsewhere, as what
+    /// its thread has connected to.
     Spare(Weak<dyn Spare>, Key),
 }
 
@@ -90,8 +93,9 @@ impl fmt::Display for NotEnough {
 }
 
 impl Worker {
-    /// Whether a client that has been accepted may stay. Where all places are taken it waits for a moment: connections
-    /// that have been told to end do so, and meanwhile another thread may accept the clients behind it.
+    /// Whether a client that has been accepted may stay. Where all places are taken it waits for a
+    /// moment: connections that have been told to end do so, and meanwhile another thread may
+    /// accept the clients behind it.
     pub(super) async fn has_room_for_client(&self) -> Result<(), NotEnough> {
         let scarce = self.connections_max / SCARCE_SHARE;
         self.make_room(scarce, Spared::NewClients);
@@ -113,7 +117,8 @@ impl Worker {
         self.taken() < self.connections_max.saturating_add(REUSED_MAX)
     }
 
-    /// Whether the thread may make a connection, for which it waits only where idle ones are about to end.
+    /// Whether the thread may make a connection, for which it waits only where idle ones are about
+    /// to end.
     pub(super) async fn has_room_for_outgoing(&self) -> Result<(), NotEnough> {
         let outgoing_max = self.outgoing_max();
         // In this order, as a thread without clients has no bound to its connections.
@@ -148,7 +153,8 @@ impl Worker {
         }
     }
 
-    /// Tells idle connections to end where `scarce` places are free or fewer. Whether there were any.
+    /// Tells idle connections to end where `scarce` places are free or fewer. Whether there were
+    /// any.
     fn make_room(&self, scarce: usize, spared: Spared) -> bool {
         let free = self.connections_max.saturating_sub(self.taken());
         if free > scarce || !self.close_idlest(spared) {
@@ -290,7 +296,8 @@ pub struct SpareEntry {
 }
 
 impl SpareEntry {
-    /// Of what has just become idle, which its owner knows by this key. `None` on a thread that has no worker.
+    /// Of what has just become idle, which its owner knows by this key. `None` on a thread that has
+    /// no worker.
     pub fn new(owner: &Rc<dyn Spare>, key: Key) -> Option<SpareEntry> {
         let worker = worker::of_thread()?;
         let occupant = Occupant::Spare(Rc::downgrade(owner), key);

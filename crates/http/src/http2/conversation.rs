@@ -222,8 +222,8 @@ fn rules_of(server: &Server) -> Rules {
     rules_within(&server.core.head_limits())
 }
 
-/// The most fields that a head may have for any of the servers that it may name. `None`: all servers
-/// have the same rules.
+/// The most fields that a head may have for any of the servers that it may name. `None`: all
+/// servers have the same rules.
 fn named_fields_max(connection: &Connection, local: &Local) -> Option<usize> {
     let differing = connection.with_servers(local, |servers| {
         servers.head_limits_differ.then_some(servers.headers_max)

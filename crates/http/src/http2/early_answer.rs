@@ -1,12 +1,13 @@
-//! How a stream ends whose response is complete while its request is not, or was malformed: the server
-//! resets it.
+//! How a stream ends whose response is complete while its request is not, or was malformed: the
+//! server resets it.
 //!
-//! Clients that find the end of a response and the reset of its stream in one read lose the response;
-//! curl up to 7.88 is one. So the reset leaves apart, in another record and a moment later: nginx sends
-//! it in a write of its own, which is enough with TLS, but not in the clear.
+//! Clients that find the end of a response and the reset of its stream in one read lose the
+//! response; curl up to 7.88 is one. So the reset leaves apart, in another record and a moment
+//! later: nginx sends it in a write of its own, which is enough with TLS, but not in the clear.
 //!
-//! What the client sends meanwhile is dropped and earns no credit, as it does behind the reset: the rest
-//! of a stream's window is all that can come. A client that ends its request meanwhile hears of no reset.
+//! What the client sends meanwhile is dropped and earns no credit, as it does behind the reset: the
+//! rest of a stream's window is all that can come. A client that ends its request meanwhile hears
+//! of no reset.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -31,14 +32,14 @@ pub(super) enum Rest {
     Malformed,
 }
 
-/// Waits until a stream may be let go of whose response the transport has got. A stream that has not
-/// ended by then is reset as it is released.
+/// Waits until a stream may be let go of whose response the transport has got. A stream that has
+/// not ended by then is reset as it is released.
 pub(super) async fn leave(shared: &Shared, flow: &Flow, rest: Rest) {
     let is_delayed = match rest {
         Rest::None => false,
         Rest::Unwanted => true,
-        // A client that has ended its request takes the stream for closed with the response, and its
-        // place for free: also where it does so meanwhile, of which nobody hears.
+        // A client that has ended its request takes the stream for closed with the response, and
+        // its place for free: also where it does so meanwhile, of which nobody hears.
         Rest::Malformed => shared.with(|machine| {
             machine.is_rest_ignored(flow.number) && machine.live() * 2 <= machine.streams_max()
         }),
@@ -61,7 +62,8 @@ pub(super) async fn leave(shared: &Shared, flow: &Flow, rest: Rest) {
     }
 }
 
-/// Lets time pass between a response and the reset of its stream, unless the stream ends without one.
+/// Lets time pass between a response and the reset of its stream, unless the stream ends without
+/// one.
 async fn set_apart(shared: &Shared, flow: &Flow, is_over: impl Fn(&Flow) -> bool) {
     loop {
         let sent_before = shared.sent();

@@ -285,8 +285,8 @@ fn write(
     let may_have_length = !request.body.is_lost()
         && !fields::sets(&settings.set, b"content-length")
         && !web.is_some_and(Web::is_text);
-    // As in nginx, which sends `$content_length`: what came in chunks or frames has a length as well
-    // where all of it has come.
+    // As in nginx, which sends `$content_length`: what came in chunks or frames has a length as
+    // well where all of it has come.
     if may_have_length && let Some(length) = request.header(Known::ContentLength) {
         head.put(b"content-length", length);
     } else if may_have_length && let Some(length) = request.counted_length() {

@@ -105,8 +105,9 @@ impl Web {
 /// Bytes of text that are decoded between two turns of the loop, about.
 const DECODED_AT_ONCE: usize = 256 * 1024;
 
-/// What is sent as the body of a call that comes in base64, of which this much has come, or all; else the status to answer
-/// with. What has not come is decoded as it comes, and so is what lies in a file.
+/// What is sent as the body of a call that comes in base64, of which this much has come, or all;
+/// else the status to answer with. What has not come is decoded as it comes, and so is what lies in
+/// a file.
 pub(super) async fn decode_body(
     request: &Request,
     begun: Option<Pieces>,

@@ -114,7 +114,8 @@ impl Protocol for MemcachedPass {
         let response = &mut request.response;
         response.status = 200;
         response.content_length = Some(length);
-        // As in nginx, which sets `disable_not_modified` for whatever an upstream answers and no cache keeps.
+        // As in nginx, which sets `disable_not_modified` for whatever an upstream answers and no
+        // cache keeps.
         response.conditions_judged = true;
         response.allow_ranges = true;
         response.single_range = true;

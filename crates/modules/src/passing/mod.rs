@@ -8,12 +8,12 @@
 //! module's `Conversation` is had with each, to which `sending` gives the client's body, of which
 //! `upload` sends the rest once the answer comes. `response` takes the head of an answer
 //! (`answer`), `rewriting` is what changes in it, `deliver` makes it the response. `body` streams
-//! the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it as a file, `cache` to give it again;
-//! `tunnel` carries upgraded connections. `interim` is what may come before an answer, `http2` how
-//! requests share connections. `probe` asks a server on our own account. `driver` is the whole way
-//! of a request to an upstream and back, which goes step by step as its protocol says, `attempts`
-//! and `variables` are what a request tells of it. Which server of a group is asked is the business
-//! of `upstream`.
+//! the rest at its `pace`, with its `trailers`, unless it is `whole` already; `store` keeps it as a
+//! file, `cache` to give it again; `tunnel` carries upgraded connections. `interim` is what may
+//! come before an answer, `http2` how requests share connections. `probe` asks a server on our own
+//! account. `driver` is the whole way of a request to an upstream and back, which goes step by step
+//! as its protocol says, `attempts` and `variables` are what a request tells of it. Which server of
+//! a group is asked is the business of `upstream`.
 
 mod admission;
 pub(crate) mod answer;

@@ -101,8 +101,8 @@ impl SocketSettings {
 }
 
 impl RequestSocket {
-    /// The error of `connect()`. `None` where there is no socket to connect with, or no room for one, which is no
-    /// peer's fault: the log is told.
+    /// The error of `connect()`. `None` where there is no socket to connect with, or no room for
+    /// one, which is no peer's fault: the log is told.
     pub(crate) fn error_of_peer(
         &self,
         request: &Request,

@@ -45,8 +45,8 @@ pub(crate) struct Failure {
     pub(super) again: bool,
     /// The peer had too much to do to take it, which is no failure of the peer.
     pub(crate) is_busy: bool,
-    /// Others that shared the connection may be why it has ended: one more try does not count, where
-    /// tries are not limited.
+    /// Others that shared the connection may be why it has ended: one more try does not count,
+    /// where tries are not limited.
     pub(super) is_of_others: bool,
 }
 

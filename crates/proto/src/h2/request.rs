@@ -209,8 +209,8 @@ pub struct Asked {
 
 /// Gathers the fields of one header block.
 ///
-/// The rules for fields are those of the server that the request names, from that name on, as in nginx.
-/// How large a head may be says the server that the connection has begun with.
+/// The rules for fields are those of the server that the request names, from that name on, as in
+/// nginx. How large a head may be says the server that the connection has begun with.
 pub struct HeadReader<'a> {
     head: &'a mut Head,
     rules: Rules,
@@ -305,8 +305,8 @@ impl<'a> HeadReader<'a> {
         Ok(())
     }
 
-    /// Takes over the rules of the server that this names. What names no host is found out at the end
-    /// of the head.
+    /// Takes over the rules of the server that this names. What names no host is found out at the
+    /// end of the head.
     #[inline]
     fn choose_rules(&mut self, name: Span, bytes: &[u8]) {
         let Some(named) = self.named else {

@@ -334,8 +334,9 @@ impl<S> Connection<S> {
         self.forgive(stream);
     }
 
-    /// Lets go of a stream: its place is free for another. What was not ended ends: behind a complete
-    /// response without error, for only the rest of the request is not wanted (RFC 9113, section 8.1).
+    /// Lets go of a stream: its place is free for another. What was not ended ends: behind a
+    /// complete response without error, for only the rest of the request is not wanted (RFC 9113,
+    /// section 8.1).
     ///
     /// Clients that find the end of a response and the reset of its stream in one read lose the
     /// response: the user lets some time pass between the two.

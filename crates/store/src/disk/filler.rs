@@ -1,7 +1,7 @@
 //! Fetching an entry and storing it: who does so holds a [`Filler`].
 //!
-//! A filler does no I/O. What is to be written it gives as a [`Write`], one at a time, which runs on
-//! a thread that may wait; the outcome comes back to [`Filler::wrote`]:
+//! A filler does no I/O. What is to be written it gives as a [`Write`], one at a time, which runs
+//! on a thread that may wait; the outcome comes back to [`Filler::wrote`]:
 //!
 //! ```text
 //! begin ─▶ push … push ─▶ finish         what has come, at once with the readers
@@ -10,8 +10,9 @@
 //!          Write::run       Write::run    makes room, writes; the last one writes the head and renames
 //! ```
 //!
-//! A file gets its head's first bytes last and its name after that: whatever is cut off before is no
-//! entry. Nothing is synchronised with the disk; after a loss of power lengths and checksums tell.
+//! A file gets its head's first bytes last and its name after that: whatever is cut off before is
+//! no entry. Nothing is synchronised with the disk; after a loss of power lengths and checksums
+//! tell.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

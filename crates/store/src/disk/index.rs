@@ -591,7 +591,8 @@ impl Shard {
         at
     }
 
-    /// Makes room for a quarter as many records again, and twice as many buckets where they run out.
+    /// Makes room for a quarter as many records again, and twice as many buckets where they run
+    /// out.
     fn grow(&mut self) {
         let more = (self.records.len() / 4).max(GROWTH_MIN);
         let more = more.min(self.capacity.saturating_sub(self.records.len()).max(1));

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Nothing that it says is trusted with more than a look: a file that is not there, or another than
-//! it was, is noticed when it is opened. Ages are counted from the time of saving, so that neither a
-//! long pause nor a clock that has been set makes entries old.
+//! it was, is noticed when it is opened. Ages are counted from the time of saving, so that neither
+//! a long pause nor a clock that has been set makes entries old.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

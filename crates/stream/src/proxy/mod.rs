@@ -209,8 +209,8 @@ async fn try_datagrams(
     Ok(Ok(socket))
 }
 
-/// Logs why there is no connection. The error ends the session: no peer can do anything about a lack
-/// of room or of descriptors.
+/// Logs why there is no connection. The error ends the session: no peer can do anything about a
+/// lack of room or of descriptors.
 fn not_connected(session: &Session, address: &Address, error: &ConnectError) -> Result<(), Status> {
     match error {
         ConnectError::Failed(failed) if failed.step == ConnectStep::Connect => {

@@ -39,7 +39,8 @@ const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Resolution {
     /// Its addresses, at least one; IPv4 first.
     Addresses(Rc<[IpAddr]>),
-    /// Whose alias it is. Where it has another for each family, their names are tried one after the other.
+    /// Whose alias it is. Where it has another for each family, their names are tried one after the
+    /// other.
     Alias(Rc<[Name]>),
     /// That it has no address, or that no server tells.
     Failed(Failure),

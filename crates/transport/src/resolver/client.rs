@@ -69,8 +69,8 @@ pub(super) async fn ask_for_service(
     Err(Failure::NotFound)
 }
 
-/// What the answers of all families amount to: a failure if any is one, the addresses of all, else the aliases, of which the families
-/// may have one each, else nothing.
+/// What the answers of all families amount to: a failure if any is one, the addresses of all, else
+/// the aliases, of which the families may have one each, else nothing.
 fn combine(answers: impl IntoIterator<Item = Answer>) -> (Resolution, Option<u32>) {
     let (mut all, mut shortest) = (Vec::<IpAddr>::new(), u32::MAX);
     let (mut aliases, mut negative) = (Vec::new(), Some(u32::MAX));

@@ -405,7 +405,8 @@ mod tests {
         assert!((TIMEOUT..2 * TIMEOUT).contains(&time), "{time:?}");
     }
 
-    /// What a server says of the address of this name in this family: aliases of the question, then addresses of it.
+    /// What a server says of the address of this name in this family: aliases of the question, then
+    /// addresses of it.
     fn said(name: &[u8], is_v4: bool) -> (&'static [&'static [u8]], &'static [[u8; 4]]) {
         match (name, is_v4) {
             (b"ok", true) => (&[], &[[10, 0, 0, 9]]),

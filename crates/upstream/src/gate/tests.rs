@@ -394,7 +394,8 @@ fn cheap_and_dear_pages_are_served_beside_each_other() {
     assert!(world.limit() >= 2);
 }
 
-/// Dear pages wait for something else, for 300 milliseconds; cheap ones of the same servers come in bursts, or as a trickle.
+/// Dear pages wait for something else, for 300 milliseconds; cheap ones of the same servers come in
+/// bursts, or as a trickle.
 #[test]
 fn cheap_pages_do_not_take_the_servers_from_dear_ones() {
     let users = Offer::Users(60, Duration::ZERO);
@@ -424,7 +425,8 @@ fn cheap_pages_do_not_take_the_servers_from_dear_ones() {
     }
 }
 
-/// The same where all share one core: a dear page costs ten milliseconds of it, and waiting in line is no reason for more at a time.
+/// The same where all share one core: a dear page costs ten milliseconds of it, and waiting in line
+/// is no reason for more at a time.
 #[test]
 fn cheap_pages_do_not_open_the_gate_for_dear_ones() {
     let users = Offer::Users(60, Duration::ZERO);

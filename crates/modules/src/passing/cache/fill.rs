@@ -108,8 +108,8 @@ impl Lookup {
 }
 
 impl Lookup {
-    /// How long the body of an answer must be to be stored, if that is known. An application that is
-    /// asked for a head may give the body all the same.
+    /// How long the body of an answer must be to be stored, if that is known. An application that
+    /// is asked for a head may give the body all the same.
     fn body_length(&self, request: &Request, head: &AnswerHead) -> Option<u64> {
         let is_head = request.method == Method::Head && !self.is_head_converted;
         match head.body(is_head && !self.is_of_application) {

@@ -197,9 +197,9 @@ impl Link {
         may_begin && is_open && !self.has_served() && self.takes_beside(&machine, head_size)
     }
 
-    /// Whether a head of this size may go beside what is under way. Larger heads than the peer takes
-    /// for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many take
-    /// more.
+    /// Whether a head of this size may go beside what is under way. Larger heads than the peer
+    /// takes for sure travel alone: what it says is an advice (RFC 9113, section 6.5.2), and many
+    /// take more.
     fn takes_beside(&self, machine: &Client<Rc<Flow>>, head_size: usize) -> bool {
         let said = machine.peer().header_list_max;
         let most = said.map_or(HEAD_SIZE_SHARED, |max| max as usize);

@@ -105,7 +105,8 @@ impl Begun {
         }
     }
 
-    /// What the next part that has come is passed on as, and whether the body `ends` with it. That may be nothing yet.
+    /// What the next part that has come is passed on as, and whether the body `ends` with it. That
+    /// may be nothing yet.
     fn decoded(&self, part: Option<Bytes>, ends: bool) -> Result<Option<Bytes>, NotBase64> {
         let mut decoder = self.decoder.borrow_mut();
         let Some(decoder) = &mut *decoder else {

@@ -223,8 +223,8 @@ fn clock_that_jumps_loses_nothing() {
     assert_eq!(store.counts().entries, 0);
 }
 
-/// Heads of files are damaged and entries purged while threads store and read: what is read is what was
-/// stored, and the counts are those of the folder in the end.
+/// Heads of files are damaged and entries purged while threads store and read: what is read is what
+/// was stored, and the counts are those of the folder in the end.
 #[test]
 fn storing_reading_and_purging_at_once_stays_right() {
     let folder = TestFolder::new();

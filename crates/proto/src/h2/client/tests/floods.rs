@@ -7,7 +7,8 @@ fn update(stream: u32, bytes: u32) -> Vec<u8> {
     frame_of(|out| frame::put_window_update(out, stream, bytes))
 }
 
-/// A client with a request under way on stream 1 that has been answered but for its body, and one on stream 3 that it has reset.
+/// A client with a request under way on stream 1 that has been answered but for its body, and one
+/// on stream 3 that it has reset.
 fn asked() -> Client<u32> {
     let mut client = begun(&[]);
     for _ in 0..2 {
