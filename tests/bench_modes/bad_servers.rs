@@ -377,29 +377,30 @@ fn a_terminal_is_told_how_it_goes() {
 fn an_interrupt_ends_every_mode_with_its_report() {
     let folder = Folder::new();
     let list = folder.path("urls");
-    let (said, told) = std::sync::mpsc::channel();
-    let url = server(move |mut stream| {
-        while request(&mut stream) && stream.write_all(GOOD).is_ok() {
-            let _ = said.send(());
-        }
-    });
-    std::fs::write(&list, &url).unwrap();
     for (arguments, word) in [
         (
-            &["ab", "-k", "-n", "1000000000", &*url][..],
+            &["ab", "-k", "-n", "1000000000", "URL"][..],
             "Requests per second:",
         ),
         (
             &["http_load", "-parallel", "2", "-seconds", "600", &list],
             " fetches/sec, ",
         ),
-        (&["siege", "-c2", &url], "\nTransactions:\t\t"),
-        (&["sweep", "-c", "1,2", "-d", "600s", &url], "interrupted"),
+        (&["siege", "-c2", "URL"], "\nTransactions:\t\t"),
+        (&["sweep", "-c", "1,2", "-d", "600s", "URL"], "interrupted"),
     ] {
-        while told.try_recv().is_ok() {}
+        // A server for each mode: one that all share may still tell of the mode before.
+        let (said, told) = std::sync::mpsc::channel();
+        let url = server(move |mut stream| {
+            while request(&mut stream) && stream.write_all(GOOD).is_ok() {
+                let _ = said.send(());
+            }
+        });
+        std::fs::write(&list, &url).unwrap();
+        let with_url = arguments.iter().map(|word| word.replace("URL", &url));
         let child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("bench")
-            .args(arguments)
+            .args(with_url)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
