@@ -245,7 +245,7 @@ fn the_version_names_the_nginx_it_follows() {
     // What there is, and what there is not.
     assert!(arguments.contains(" --with-http_gzip_static_module"));
     assert!(!arguments.contains("http_rewrite_module"));
-    assert!(arguments.contains(" --without-http-cache"));
+    assert!(arguments.contains(" --with-stream") && !arguments.contains("http_v3_module"));
 }
 
 #[test]

@@ -595,16 +595,17 @@ fn what_has_come_before_a_reset_is_delivered_and_not_taken_for_the_whole() {
                 let mut peer = upstream.accept();
                 peer.settings(&[]);
                 let stream = peer.wait_for_request().stream;
+                let end = [data(stream, b"more", false), reset(stream, code)].concat();
                 if has_begun {
                     peer.send(&[ok(stream), data(stream, b"begun", false)].concat());
                     while client.peek(&mut [0; 1000]).unwrap() < 100 {
                         thread::sleep(Duration::from_millis(1));
                     }
+                    peer.send(&end);
                 } else {
-                    peer.send(&ok(stream));
+                    // At once: of what came before, the head might have left by then.
+                    peer.send(&[ok(stream), end].concat());
                 }
-                let end = [data(stream, b"more", false), reset(stream, code)];
-                peer.send(&end.concat());
                 let answer = super::read_answer(&mut client, false);
                 assert!(!answer.is_whole, "{version}: {answer:?}");
                 // What ends with its connection would pass for the whole.

@@ -84,7 +84,15 @@ const FRAME: &[&str] = &[
 
 /// Whether a directive is strewn over the scopes.
 pub(super) fn is_strewn(name: &str) -> bool {
-    !FRAME.contains(&name)
+    !FRAME.contains(&name) && !is_of_caches(name)
+}
+
+/// Directives of caches are left out: what one program stores, the next one finds.
+fn is_of_caches(name: &str) -> bool {
+    let of_family = |prefix| name.strip_prefix(prefix);
+    let known = ["proxy_", "fastcgi_", "uwsgi_", "scgi_"];
+    let said = known.into_iter().find_map(of_family);
+    said.is_some_and(|said| said.starts_with("cache") || said == "no_cache")
 }
 
 /// Arguments that the directive takes in this context.
