@@ -771,3 +771,79 @@ fn entries_outlive_a_reload() {
         },
     );
 }
+
+/// The bytes that a request's `Range` names.
+fn asked_range(head: &str) -> (usize, usize) {
+    let mut lines = head.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Range: bytes="));
+    let (first, last) = line.unwrap().split_once('-').unwrap();
+    (first.parse().unwrap(), last.parse().unwrap())
+}
+
+#[test]
+fn a_slice_that_is_of_no_use_is_not_kept() {
+    const LENGTH: usize = 3000;
+    each_engine(
+        "location / { slice 1k; proxy_set_header Range $slice_range; proxy_pass http://UP;
+             proxy_cache one; proxy_cache_key $uri$slice_range; proxy_cache_valid 200 206 1h; }",
+        |head, number| {
+            let (first, last) = asked_range(head);
+            let end = LENGTH.min(last + 1);
+            // The second slice is once that of another version.
+            let etag = if number == 1 { "new" } else { "old" };
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nETag: \"{etag}\"\r\n\
+                 Content-Range: bytes {first}-{}/{LENGTH}\r\nContent-Length: {}\r\n\r\n",
+                end - 1,
+                end - first
+            );
+            [head.as_bytes(), &pattern(LENGTH)[first..end]].concat()
+        },
+        |server, upstream| {
+            let request = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut broken = Vec::new();
+            let _ = stream.read_to_end(&mut broken);
+            assert!(broken.len() < LENGTH, "{}", broken.len());
+            // What is refused goes beside the response: the next request may come before that.
+            let started = Instant::now();
+            while upstream.requests() < 4 {
+                assert!(started.elapsed() < PATIENCE);
+                let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+            let answer = get(server, "/a");
+            assert_eq!((answer.status(), answer.cache()), ("200", "HIT"));
+            assert_eq!(checksum(&answer.body), checksum(&pattern(LENGTH)));
+        },
+    );
+}
+
+#[test]
+fn what_has_no_head_is_not_kept() {
+    each_engine(
+        "location / { proxy_pass http://UP; proxy_cache one; proxy_cache_valid any 1h; }",
+        |_, number| match number {
+            0 => b"SSH-2.0-OpenSSH\r\n".to_vec(),
+            1 => b"\r\nHTTP/1.1 200 OK\r\nCache-Control: private\r\n\r\nsecret".to_vec(),
+            _ => ok("", b"good"),
+        },
+        |server, _| {
+            for _ in 0..2 {
+                let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+            for cache in ["MISS", "HIT"] {
+                let answer = get(server, "/");
+                assert_eq!((answer.cache(), &answer.body[..]), (cache, &b"good"[..]));
+            }
+        },
+    );
+}

@@ -232,6 +232,29 @@ fn a_reader_that_has_gone_ends_a_subcommand_in_silence() {
 }
 
 #[test]
+fn a_prefix_may_be_relative() {
+    let prefix = Prefix::new(
+        "events { }
+         http { server { listen 127.0.0.1:1;
+             location / { proxy_pass http://127.0.0.1:2; }
+             location /f { fastcgi_pass 127.0.0.1:2; }
+             location /u { uwsgi_pass 127.0.0.1:2; } } }",
+    );
+    fs::create_dir(prefix.0.join("logs")).unwrap();
+    let folder = prefix.0.file_name().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .current_dir(prefix.0.parent().unwrap())
+        .args(["-t", "-p"])
+        .arg(folder)
+        .args(["-c", "nginx.conf"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("test is successful"), "{text}");
+}
+
+#[test]
 fn the_version_names_the_nginx_it_follows() {
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("-V")

@@ -148,11 +148,16 @@ impl<'a> Compiler<'a> {
     /// A directory that must exist and belong to the workers' user before they start.
     pub fn directory(&self, path: &Path) -> PathBuf {
         let path = self.path(path);
-        let mut all = self.directories.borrow_mut();
-        if !all.contains(&path) {
-            all.push(path.clone());
-        }
+        self.require_directory(&path);
         path
+    }
+
+    /// The same of a path that has been put behind the prefix already.
+    pub fn require_directory(&self, path: &Path) {
+        let mut all = self.directories.borrow_mut();
+        if !all.iter().any(|known| known == path) {
+            all.push(path.to_owned());
+        }
     }
 
     /// The directories that have been asked for; none of them stays.

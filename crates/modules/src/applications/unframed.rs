@@ -63,7 +63,7 @@ pub(crate) fn content<P: Protocol>(
     protocol: Arc<P>,
     tls: Option<&dyn Fn() -> Result<Arc<UpstreamTls>, Fault>>,
 ) -> Result<Content, Fault> {
-    compiler.directory(&protocol.passing().buffers.limits.directory.path);
+    compiler.require_directory(&protocol.passing().buffers.limits.directory.path);
     let destination = Destination::compile(compiler, address, schemes)?;
     let adds_slash = destination.is_fixed();
     let handler = Pass {

@@ -155,7 +155,7 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         return Ok(None);
     };
     let settings: Arc<Settings> = compiler.feature(scope)?;
-    compiler.directory(&settings.passing.buffers.limits.directory.path);
+    compiler.require_directory(&settings.passing.buffers.limits.directory.path);
     let handler = FastcgiPass {
         settings,
         destination: Destination::compile(compiler, &word, &SCHEMES)?,

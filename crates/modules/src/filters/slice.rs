@@ -23,6 +23,8 @@ use http::variables::Found;
 use proto::header::Known;
 use proto::range::ByteRange;
 
+use crate::passing::cache::refuse_answer;
+
 /// `slice size`
 pub static SLICE: Setting<u64> = Setting::new("slice", &["size"], parse::size)
     .contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
@@ -189,6 +191,9 @@ fn begin(request: &mut Request) -> Result<Option<u64>, Abort> {
     }
     let checked = check(request, &mut slices);
     *request.pass.enter(&SLICES) = slices;
+    if checked.is_err() {
+        refuse_answer(request);
+    }
     let (start, length) = checked?;
     narrow(request, start, length);
     let response = &mut request.response;
@@ -244,6 +249,9 @@ impl Parts for ByRange {
         };
         let checked = check_next(part, &mut slices);
         *part.pass.enter(&SLICES) = slices;
+        if checked.is_err() {
+            refuse_answer(part);
+        }
         checked?;
         part.response.status = if self.is_narrowed { 206 } else { 200 };
         Ok(())

@@ -392,7 +392,7 @@ impl Proxy {
             false => None,
         };
         let settings: Arc<Settings> = compiler.feature(scope)?;
-        compiler.directory(&settings.passing.buffers.limits.directory.path);
+        compiler.require_directory(&settings.passing.buffers.limits.directory.path);
         let prefix = location.unwrap_or_default();
         let redirects = redirects_of(compiler, scope)?;
         Ok(Some(Arc::new(Proxy {

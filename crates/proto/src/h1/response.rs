@@ -236,6 +236,12 @@ impl ResponseHead {
         Version::from_numbers(self.line.major, self.line.minor)
     }
 
+    /// Whether a status line came, or a head of HTTP/2. Without one everything is body (HTTP/0.9), or
+    /// the head is that of an application (CGI).
+    pub fn has_status_line(&self) -> bool {
+        self.line.major > 0
+    }
+
     /// Whether a status line of HTTP/1 came. A proxy takes others for what they look like, as nginx does; who checks a server
     /// does not (RFC 9112, section 2.3).
     pub fn is_http1(&self) -> bool {

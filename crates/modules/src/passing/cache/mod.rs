@@ -24,8 +24,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use framework::slot::{Kept, Slot};
 use http::log;
 use http::request::{Request, Step};
+use http::slots::OfPass;
 use http::text::Text;
 use proto::header::Known;
 use proto::method::Method;
@@ -227,6 +229,30 @@ impl Cache {
     }
 }
 
+/// The entries that a request's answer comes from, or goes to.
+static ENTRIES: Slot<Entries, OfPass> = Slot::new();
+
+#[derive(Default)]
+struct Entries(Option<(Arc<DiskStore>, [EntryId; 2])>);
+
+impl Kept for Entries {}
+
+/// Takes the answer of a request out of the cache again: a filter has found it to be of no use. An
+/// answer that is being stored is not.
+pub(crate) fn refuse_answer(request: &mut Request) {
+    let entries = request.pass.take(&ENTRIES).and_then(|entries| entries.0);
+    let Some((store, [main, variant])) = entries else {
+        return;
+    };
+    engine::background(move || {
+        // An entry that cannot be removed is noticed, and logged, where it is opened next.
+        let _ = store.purge(&main);
+        if variant != main {
+            let _ = store.purge(&variant);
+        }
+    });
+}
+
 /// Looks a request up whose scope has a cache. A step answers it; otherwise the upstream is to be
 /// asked, and its answer may be stored. `default_key` is for scopes without a key of their own.
 pub(crate) async fn look_up(
@@ -268,9 +294,15 @@ pub(crate) async fn look_up(
         filler: None,
         answer: None,
     });
+    let mut hit = None;
     if any_holds(&cache.bypass, request) {
         lookup.status = CacheStatus::Bypass;
-    } else if let Some(step) = lookup.answer(request, passing, cache, rewriting).await {
+    } else {
+        hit = lookup.answer(request, passing, cache, rewriting).await;
+    }
+    let entries = [lookup.main, lookup.variant.unwrap_or(lookup.main)];
+    request.pass.enter(&ENTRIES).0 = Some((Arc::clone(&lookup.store), entries));
+    if let Some(step) = hit {
         return ControlFlow::Break(step);
     }
     lookup.may_store &= !cache.passes_range(request);
@@ -448,7 +480,9 @@ impl Lookup {
         let fields = head.counting();
         let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
         let freshness = Freshness::of(fields, &passing.ignored, wall());
-        let may_store = self.may_store && freshness.may_store();
+        // What has no head may be anything: it is passed on once, as by nginx.
+        let has_head = self.is_of_application || head.has_status_line();
+        let may_store = self.may_store && has_head && freshness.may_store();
         match instead {
             None => {
                 if may_store {
