@@ -61,12 +61,19 @@ pub(crate) struct Server<'a> {
 impl<'a> Server<'a> {
     /// Begins to serve `site`, whose `/which` answers "one", with an empty access log.
     pub(crate) fn start(site: &'a Site) -> Server<'a> {
+        // The clients are of the same thread, so that their own sockets take places as well: there
+        // are enough for all.
+        Server::start_with(site, 8 * CONNECTIONS_MAX)
+    }
+
+    /// The same with so many places for connections.
+    pub(crate) fn start_with(site: &'a Site, places: u64) -> Server<'a> {
         let _ = fs::remove_file(site.access_log());
         let ended = Arc::new(AtomicUsize::new(0));
         let (generation, ids) = generation(&site.configuration("one"), &ended);
         let (socket, address) = sim::listen(Address::Inet(ADDRESS.parse().unwrap())).unwrap();
         let counters = Arc::new(Counters::default());
-        let most = CONNECTIONS_MAX as usize;
+        let most = usize::try_from(places).unwrap();
         let worker = tidegate_server::protocols::worker(generation, most, Arc::clone(&counters));
         let listeners = ids.into_iter().zip([socket.try_clone().unwrap()]).collect();
         let server = Server {

@@ -164,7 +164,8 @@ fn who_gives_no_credit_is_not_waited_for() {
 fn who_is_waited_for_at_the_end_makes_room() {
     let site = Site::new();
     simulate(1, engine::sim::Faults::default(), async || {
-        let server = Server::start(&site);
+        // A place for each of both ends.
+        let server = Server::start_with(&site, 2 * CONNECTIONS_MAX);
         server.settle().await;
         let mut talk = Talk::connect(&server.address, Manners::plain(), Random(1))
             .await
@@ -180,7 +181,12 @@ fn who_is_waited_for_at_the_end_makes_room() {
         }
         engine::sleep(Duration::from_millis(100)).await;
         // It and some of those that have said nothing.
-        assert_eq!(server.connections(), CONNECTIONS_MAX - 32);
+        let left = CONNECTIONS_MAX - 64..CONNECTIONS_MAX - 16;
+        assert!(
+            left.contains(&server.connections()),
+            "{}",
+            server.connections()
+        );
         drop((talk, others));
         // The limit holds the worker until it is over.
         engine::sleep(Duration::from_secs(4)).await;
