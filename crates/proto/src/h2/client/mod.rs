@@ -42,6 +42,10 @@ const FORGIVEN_MAX: usize = 1024;
 /// Streams that are opened before the server has said how many it takes: as few as any should take (RFC 9113, section 6.5.2).
 const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
+/// How many frames may have come at once for streams that end together, as when the deadlines of
+/// many calls are over.
+const PERMITTED_MAX: u32 = 4096;
+
 /// Bytes by which windows of streams are larger than at first, all together.
 const WIDER_MAX: u32 = 1024 * 1024;
 
@@ -239,8 +243,9 @@ struct Meters {
     empty: Meter,
     small: Meter,
     priorities: Meter,
-    /// Heads on streams that are over.
-    late: Meter,
+    /// Heads on streams that are over: each that we have reset may have brought its head and its
+    /// trailers by then.
+    late: Answers,
     /// Resets, of which each request may have one.
     resets: Answers,
     /// Credit, beside some for each part of a body that was sent.
@@ -748,6 +753,7 @@ impl<S> Client<S> {
     fn put_reset(&mut self, stream: u32, code: ErrorCode) {
         frame::put_reset(&mut self.output, stream, code);
         self.resets = self.resets.saturating_add(1);
+        self.meters.late.permit(2, PERMITTED_MAX);
         if self.forgiven.len() >= FORGIVEN_MAX
             && let Some(first) = self.forgiven.pop_front()
         {

@@ -11,7 +11,7 @@
 //! stops no other. Most of the window may be used by one stream all the same, because many servers
 //! give credit only when half of it is used. A stream that is alone may use all.
 
-use super::{Client, STREAMS_BEFORE_SETTINGS, Stream, WIDER_MAX, enqueue};
+use super::{Client, PERMITTED_MAX, STREAMS_BEFORE_SETTINGS, Stream, WIDER_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
 use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, STREAM_MAX, flags};
 use crate::h2::hpack::Field;
@@ -203,7 +203,7 @@ impl<S> Client<S> {
         let Opening { ends, is_head } = opening;
         let stream = self.next_stream;
         self.next_stream += 2;
-        self.meters.resets.permit(1, meter::RESETS_MAX);
+        self.meters.resets.permit(1, PERMITTED_MAX);
         let size_max = self.peer.frame_size_max as usize;
         frame::put_header_block(
             &mut self.output,
