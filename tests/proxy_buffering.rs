@@ -151,13 +151,16 @@ fn files(server: &Server) -> Vec<u64> {
         })
         .flatten();
     let ours = descriptors.filter(|entry| {
-        let target = fs::read_link(entry.path()).unwrap_or_default();
-        let is_gone = target.to_string_lossy().ends_with(" (deleted)");
-        assert!(
-            !target.starts_with(&folder) || is_gone,
-            "{target:?} has a name"
-        );
-        target.starts_with(&folder)
+        let begin = Instant::now();
+        loop {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            let is_gone = target.to_string_lossy().ends_with(" (deleted)");
+            if !target.starts_with(&folder) || is_gone {
+                return is_gone && target.starts_with(&folder);
+            }
+            // A file has a name for the moment between two calls.
+            assert!(begin.elapsed() < PATIENCE, "{target:?} has a name");
+        }
     });
     let sizes = ours.filter_map(|entry| fs::metadata(entry.path()).ok());
     sizes.map(|metadata| metadata.len()).collect()
