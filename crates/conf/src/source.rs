@@ -8,6 +8,6 @@ use std::sync::Arc;
 pub struct SourceFile {
     /// The path by which it was opened.
     pub name: PathBuf,
-    /// What it holds.
+    /// The bytes of the file.
     pub text: Arc<[u8]>,
 }

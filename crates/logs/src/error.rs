@@ -379,7 +379,7 @@ const TEXT_MAX: usize = LINE_MAX - 50;
 /// wrong: `open() "/aaa... (36: File name too long)`. The message began after `begin` bytes.
 fn keep_system_error(line: &mut Bounded<'_>, begin: usize, message: Arguments<'_>) {
     let mut end = MessageEnd::default();
-    // It never fails.
+    // Writing into memory never fails.
     let _ = end.write_fmt(message);
     if let Some(error) = end.system_error()
         && begin + end.length - error.len() > TEXT_MAX

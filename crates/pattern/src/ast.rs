@@ -41,7 +41,7 @@ pub enum Ast {
         ahead: bool,
         /// Whether it must not match.
         negated: bool,
-        /// What is looked for.
+        /// The pattern that is looked for.
         inner: Box<Ast>,
     },
     /// `\K`: the match is said to begin here.

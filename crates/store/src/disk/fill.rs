@@ -36,7 +36,7 @@ pub enum Progress {
     Filling,
     /// All of the body has come. That does not say that it is stored.
     Complete,
-    /// It is broken off.
+    /// The body is broken off.
     Broken,
     /// The answer is not to be stored: everyone fetches it anew.
     Refused,

@@ -216,7 +216,7 @@ enum Fetching {
     Coming,
     /// It has ended, and is yet to be written.
     Ended,
-    /// It is broken off.
+    /// The body is broken off.
     Broken,
 }
 

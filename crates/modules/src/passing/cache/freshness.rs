@@ -9,7 +9,7 @@ use proto::header::{Known, NameSet};
 /// The longest `Vary` of an answer that is stored, as in nginx.
 const VARY_LENGTH_MAX: usize = 128;
 
-/// What a head says.
+/// How long an answer is fresh, and whether it may be stored, by its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Freshness {
     /// The answer is nobody else's: it sets a cookie, varies by what cannot be known, or cannot be

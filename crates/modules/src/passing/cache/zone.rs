@@ -222,7 +222,7 @@ fn declare(compiler: &Compiler<'_>, line: &Line, prefix: &'static str) -> Result
     }
 }
 
-/// What a line says.
+/// A line of `*_cache_path` as it was read.
 struct Read {
     name: String,
     size: u64,
