@@ -9,6 +9,20 @@ use std::time::{Duration, Instant};
 use crate::client::{Client, End, get, wait_until};
 use crate::server::{Server, Setup, on_each_engine};
 
+/// The same by HTTP/2 and by gRPC, whose requests share connections.
+const SHARED_LOOPS: &str = "server { listen 127.0.0.1:@PORT@; http2 on;
+         location / { return 200 here; }
+         location /http2 { proxy_http_version 2; proxy_pass http://127.0.0.1:@PORT@; }
+         location /over { proxy_http_version 2; proxy_pass http://127.0.0.1:@PORT2@; }
+         location /grpc { grpc_pass 127.0.0.1:@PORT@; }
+         location /kept { grpc_pass itself; }
+     }
+     server { listen 127.0.0.1:@PORT2@; http2 on;
+         location / { return 200 there; }
+         location /over { grpc_pass 127.0.0.1:@PORT@; }
+     }
+     upstream itself { server 127.0.0.1:@PORT@; keepalive 64; }";
+
 /// What nginx writes, and so do we.
 const SHORTAGE: &str = "worker_connections are not enough";
 
@@ -25,8 +39,8 @@ const LOOPS: &str = "server { listen 127.0.0.1:@PORT@;
      }
      upstream itself { server 127.0.0.1:@PORT@; keepalive 64; }";
 
-fn start(engine: &str, connections: usize) -> Server {
-    Setup::new(engine, LOOPS)
+fn start(engine: &str, http: &str, connections: usize) -> Server {
+    Setup::new(engine, http)
         .main("worker_processes 1;")
         .events(&format!("worker_connections {connections};"))
         .start()
@@ -41,48 +55,74 @@ fn count(server: &Server, text: &str) -> usize {
 fn a_loop_is_answered_at_once_and_stops_nobody() {
     on_each_engine(|engine| {
         for connections in [64, 512] {
-            let server = start(engine, connections);
-            let begin = Instant::now();
-            for path in ["/loop", "/over", "/kept"] {
-                let answer = server.connect().get(path);
-                // As in nginx: 500 where no connection could be made, 502 where one was not
-                // accepted.
-                assert!(
-                    matches!(answer.status, 500 | 502),
-                    "{path} with {connections}: {}",
-                    answer.status
-                );
-                assert_eq!(server.connect().get("/").body, b"here");
-                assert_eq!(Client::connect(server.port2).get("/").body, b"there");
-            }
-            let took = begin.elapsed();
-            assert!(took < Duration::from_secs(20), "{took:?}");
-            let told = format!("{connections} {SHORTAGE} while connecting to upstream, client: ");
-            wait_until("it is told", || server.error_log().contains(&told));
-            assert!(server.error_log().contains("[alert] "));
-            assert!(count(&server, SHORTAGE) <= 2 * (took.as_secs() as usize + 2));
+            let server = start(engine, LOOPS, connections);
+            end_at_once(&server, connections, &["/loop", "/over", "/kept"]);
         }
     });
+}
+
+/// Requests that share a connection to an upstream take a place each.
+#[test]
+fn a_loop_over_shared_connections_is_answered_at_once_and_stops_nobody() {
+    on_each_engine(|engine| {
+        for connections in [64, 512] {
+            let server = start(engine, SHARED_LOOPS, connections);
+            end_at_once(&server, connections, &["/http2", "/over", "/grpc", "/kept"]);
+        }
+    });
+}
+
+/// Each of these paths leads to itself, while others are answered.
+fn end_at_once(server: &Server, connections: usize, paths: &[&str]) {
+    let begin = Instant::now();
+    for path in paths {
+        let answer = server.connect().get(path);
+        // As in nginx: 500 where no connection could be made, 502 where one was not
+        // accepted.
+        assert!(
+            matches!(answer.status, 500 | 502),
+            "{path} with {connections}: {}",
+            answer.status
+        );
+        assert_eq!(server.connect().get("/").body, b"here");
+        assert_eq!(Client::connect(server.port2).get("/").body, b"there");
+    }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let asked = server.access_log().lines().count();
+    assert!(asked <= (connections + 2) * paths.len(), "{asked} requests");
+    let told = format!("{connections} {SHORTAGE} while connecting to upstream, client: ");
+    wait_until("it is told", || server.error_log().contains(&told));
+    assert!(server.error_log().contains("[alert] "));
+    assert!(count(server, SHORTAGE) <= 2 * (took.as_secs() as usize + 2));
 }
 
 #[test]
 fn others_are_answered_while_loops_run() {
     on_each_engine(|engine| {
-        let server = start(engine, 64);
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let looping = scope.spawn(|| {
-                for round in 0..60 {
-                    let path = ["/loop", "/over"][round % 2];
-                    let status = server.connect().get(path).status;
-                    assert!(matches!(status, 500 | 502), "{status}");
-                }
-                is_over.store(true, Ordering::Relaxed);
-            });
-            while !is_over.load(Ordering::Relaxed) && !looping.is_finished() {
-                assert_eq!(Client::connect(server.port2).get("/").body, b"there");
+        for (http, paths) in [
+            (LOOPS, ["/loop", "/over"]),
+            (SHARED_LOOPS, ["/grpc", "/over"]),
+        ] {
+            answer_beside(&start(engine, http, 64), paths);
+        }
+    });
+}
+
+/// Answers others while requests for these paths lead to themselves.
+fn answer_beside(server: &Server, paths: [&str; 2]) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looping = scope.spawn(|| {
+            for round in 0..60 {
+                let status = server.connect().get(paths[round % 2]).status;
+                assert!(matches!(status, 500 | 502), "{status}");
             }
+            is_over.store(true, Ordering::Relaxed);
         });
+        while !is_over.load(Ordering::Relaxed) && !looping.is_finished() {
+            assert_eq!(Client::connect(server.port2).get("/").body, b"there");
+        }
     });
 }
 

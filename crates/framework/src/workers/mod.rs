@@ -7,6 +7,7 @@ mod accept;
 mod outgoing;
 mod places;
 mod receive;
+mod sharing;
 mod worker;
 
 use std::rc::Rc;
@@ -28,6 +29,7 @@ use crate::watch::{self, Watch, Watched};
 
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
 pub use places::{NotEnough, Registered, Spare, SpareEntry};
+pub use sharing::Sharing;
 pub use worker::Worker;
 use worker::with_worker;
 

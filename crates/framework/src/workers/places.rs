@@ -2,7 +2,7 @@
 //! who makes room.
 //!
 //! As in nginx connections with clients take a place each, and so do those that the thread makes
-//! itself, to whatever upstream: else a request that leads back to its own server would take places
+//! itself, to whatever upstream, and requests that [share](super::sharing) one of these: else a request that leads back to its own server would take places
 //! until no client is left room. Where few are free, connections that are idle are closed, those
 //! that have been so for longest first, those of clients and of upstreams alike.
 //!
@@ -143,7 +143,7 @@ impl Worker {
 
     /// Places that are taken.
     fn taken(&self) -> usize {
-        self.clients.get() + engine::net::outgoing()
+        self.clients.get() + engine::net::outgoing() + self.sharing.get()
     }
 
     fn shortage(&self) -> NotEnough {
@@ -327,7 +327,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::generation::{Generation, Local};
     use crate::report::Report;
-    use crate::workers::{ConnectError, connect};
+    use crate::workers::{ConnectError, Sharing, connect};
     use crate::zone::Zones;
 
     #[derive(Debug)]
@@ -466,6 +466,40 @@ mod tests {
             drop((clients, others));
             connected(&address).await.unwrap();
             assert!(ended.borrow().is_empty());
+        });
+    }
+
+    /// A request on a connection that others use takes a place, and gives it back.
+    #[test]
+    fn requests_that_share_a_connection_take_a_place_each() {
+        on_a_thread_with(16, async |worker, address| {
+            let ended = Ended::default();
+            let _stream = connected(&address).await.unwrap();
+            let (shared, other) = (Sharing::begin(), Sharing::begin());
+            for _ in 0..13 {
+                shared.has_room().await.unwrap();
+                shared.enter();
+            }
+            assert_eq!(worker.taken(), 13, "the first has the connection's");
+            let _idle = idle_client(&worker, "idle", &ended);
+            shared.has_room().await.unwrap();
+            shared.enter();
+            assert_eq!(*ended.borrow(), ["idle"], "it makes room");
+            shared.has_room().await.unwrap();
+            shared.enter();
+            let before = engine::now();
+            let shortage = shared.has_room().await.unwrap_err();
+            assert_eq!(shortage.to_string(), "16 worker_connections are not enough");
+            assert!(connected(&address).await.is_err());
+            assert_eq!(engine::now(), before, "at once");
+            other.has_room().await.unwrap();
+            other.enter();
+            assert_eq!(worker.taken(), 15, "nobody has shared that one before");
+            other.leave();
+            for left in (0..15).rev() {
+                shared.leave();
+                assert_eq!(worker.taken(), left.max(1));
+            }
         });
     }
 

@@ -55,6 +55,8 @@ pub struct Worker {
     pub(super) places: RefCell<Slab<Occupant>>,
     /// How many of them are of clients.
     pub(super) clients: Cell<usize>,
+    /// Requests that share a connection to an upstream with one that began before them.
+    pub(super) sharing: Cell<usize>,
     /// Places of those that may be closed without loss.
     pub(super) idle: RefCell<IdleQueue>,
     pub(super) connections_max: usize,
@@ -100,6 +102,7 @@ impl Worker {
             report,
             places: RefCell::new(Slab::new()),
             clients: Cell::new(0),
+            sharing: Cell::new(0),
             idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),

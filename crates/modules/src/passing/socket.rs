@@ -7,7 +7,7 @@ use bytes::Bytes;
 use conf::{Fault, ScopeRef};
 use engine::net::{ConnectStep, SocketOptions};
 use framework::compile::Compiler;
-use framework::workers::ConnectError;
+use framework::workers::{ConnectError, NotEnough};
 use http::log;
 use http::request::Request;
 use http::text::Text;
@@ -111,9 +111,7 @@ impl RequestSocket {
         let failed = match failed {
             ConnectError::Failed(failed) => failed,
             ConnectError::NotEnough(shortage) => {
-                if shortage.is_told {
-                    log::error!(request, Alert, "{shortage} {CONNECTING}");
-                }
+                note_shortage(request, shortage);
                 return None;
             }
         };
@@ -140,5 +138,12 @@ impl RequestSocket {
             }
         }
         None
+    }
+}
+
+/// No place is left for a connection to a peer, or for one more request that shares one.
+pub(super) fn note_shortage(request: &Request, shortage: NotEnough) {
+    if shortage.is_told {
+        log::error!(request, Alert, "{shortage} {CONNECTING}");
     }
 }

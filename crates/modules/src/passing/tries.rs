@@ -23,7 +23,7 @@ use super::connection::{Home, UpstreamConnection};
 use super::family::Causes;
 use super::http2::links::{self, Acquired};
 use super::response;
-use super::socket::RequestSocket;
+use super::socket::{RequestSocket, note_shortage};
 use super::ssl::{self, Secured};
 use crate::upstream::Selection;
 
@@ -540,14 +540,18 @@ pub(crate) async fn connect<C>(
         },
     };
     let permit = match acquired {
-        Either::First(Acquired::Joined(stream)) => {
+        Either::First(Ok(Acquired::Joined(stream))) => {
             note(request, |attempt, _| {
                 attempt.connect_time = Some(Duration::ZERO)
             });
             let had_been_kept = stream.is_alone();
             return Ok((UpstreamConnection::on(stream, home.clone()), had_been_kept));
         }
-        Either::First(Acquired::Anew(permit)) => permit,
+        Either::First(Ok(Acquired::Anew(permit))) => permit,
+        Either::First(Err(shortage)) => {
+            note_shortage(request, shortage);
+            return Err(AttemptError::Refused(500));
+        }
         Either::Second(()) => {
             let error = io::ErrorKind::TimedOut.into();
             return Err(AttemptError::Failed(Failure {

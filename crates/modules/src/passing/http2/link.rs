@@ -21,7 +21,7 @@ use base::slab;
 use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, Segment};
-use framework::workers::{Spare, SpareEntry};
+use framework::workers::{Sharing, Spare, SpareEntry};
 use proto::h2::client::{Client, Event, Limits, Opening};
 use proto::h2::frame::HEAD_LENGTH;
 use proto::h2::{ErrorCode, StreamFault, Violation};
@@ -74,6 +74,8 @@ const ITSELF: slab::Key = slab::Key {
 /// A connection; see the module.
 pub(super) struct Link {
     transport: Transport,
+    /// The places that its requests take.
+    pub(super) sharing: Sharing,
     machine: RefCell<Client<Rc<Flow>>>,
     /// What those must agree on who share it.
     pub(super) address: Address,
@@ -161,6 +163,7 @@ impl Link {
         let now = engine::now();
         Link {
             transport,
+            sharing: Sharing::begin(),
             machine: RefCell::new(Client::new(limits)),
             address: address.clone(),
             terms: terms.clone(),

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use engine::net::Address;
 use framework::generation::Local;
 use framework::slot::{OfThread, Slot, Thread};
+use framework::workers::NotEnough;
 use transport::Transport;
 
 use super::link::{HEAD_SIZE_SHARED, Link};
@@ -77,20 +78,29 @@ pub(in crate::passing) struct Permit {
 
 /// Finds a connection to this peer of the group that has room for a request with a head of this
 /// size, on the same terms; waits for one that is being made.
+///
+/// # Errors
+/// The request has no place among the connections of the thread.
 pub(in crate::passing) async fn acquire(
     local: &Local,
     group: &Group,
     address: &Address,
     terms: &Bytes,
     head_size: usize,
-) -> Acquired {
+) -> Result<Acquired, NotEnough> {
     let links = local.of_thread(&LINKS);
     loop {
+        let found = links.borrow().find(group, address, terms, head_size);
+        if let Some(link) = found {
+            link.sharing.has_room().await?;
+            // Where that was waited for, others may have filled it, or it has ended.
+            if link.has_room(head_size) {
+                return Ok(Acquired::Joined(StreamHandle::new(link)));
+            }
+            continue;
+        }
         let connecting = {
             let mut known = links.borrow_mut();
-            if let Some(link) = known.find(group, address, terms, head_size) {
-                return Acquired::Joined(StreamHandle::new(link));
-            }
             let agrees = |other: &&Rc<Connecting>| {
                 other.group == group.name && other.address == *address && other.terms == *terms
             };
@@ -113,10 +123,10 @@ pub(in crate::passing) async fn acquire(
                     if !is_large {
                         known.connecting.push(Rc::clone(&connecting));
                     }
-                    return Acquired::Anew(Permit {
+                    return Ok(Acquired::Anew(Permit {
                         links: Rc::clone(&links),
                         connecting,
-                    });
+                    }));
                 }
             }
         };

@@ -33,6 +33,7 @@ pub(super) struct Sender {
 impl StreamHandle {
     /// A place on this connection.
     pub(super) fn new(link: Rc<Link>) -> StreamHandle {
+        link.sharing.enter();
         StreamHandle {
             sender: Sender {
                 link,
@@ -145,7 +146,9 @@ impl StreamHandle {
 
 impl Drop for StreamHandle {
     fn drop(&mut self) {
-        self.sender.link.release(&self.sender.flow);
+        let Sender { link, flow } = &self.sender;
+        link.release(flow);
+        link.sharing.leave();
     }
 }
 
