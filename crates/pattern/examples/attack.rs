@@ -27,10 +27,12 @@ fn main() {
         for subject in subjects(pattern.text().as_bytes(), length) {
             let (time, verdict) = time(&pattern, &subject);
             if time > longest.0 {
-                let begins = subject[..subject.len().min(24)].escape_ascii();
+                let (begins, ends) = subject.split_at(subject.len().min(24));
+                let begins = begins.escape_ascii();
+                let ends = ends[ends.len().saturating_sub(8)..].escape_ascii();
                 let beyond = pattern.beyond().map(|beyond| beyond.to_string());
                 let text = format!(
-                    "{} on {begins}… {verdict} {}",
+                    "{} on {begins}…{ends} {verdict} {}",
                     pattern.text(),
                     beyond.unwrap_or_default()
                 );
@@ -86,6 +88,11 @@ fn subjects(pattern: &[u8], length: usize) -> Vec<Vec<u8>> {
     for &letter in &letters {
         all.push(vec![letter; length]);
         all.push([b"/", &*vec![letter; length], b"!"].concat());
+        // The letter that a match must have, where it is of no use.
+        for &other in &letters {
+            all.push([&[other][..], &vec![letter; length]].concat());
+            all.push([b"/", &*vec![letter; length], b"!", &[letter, other]].concat());
+        }
     }
     let readable: Vec<u8> = pattern
         .iter()
@@ -158,4 +165,10 @@ const HOSTILE: &str = r"
 ~ ^/(?:[^/]+/)*(?:[^/]+/)*(?:[^/]+/)*[^/]+\.php$
 ~ (.*)(.*)(.*)(.*)(.*)[^a]$
 ~ ^.{1,500}b.{1,500}c.{1,500}d$
+~ ((((a{1,8}){1,8}){1,8}){1,8})b
+~ ^((((a{1,8}){1,8}){1,8}){1,8})b
+~ ^((((a{1,8}x?){1,8}){1,8}){1,8})b
+~ ^/(a+)\1+b$
+~ (\pL+\s*)+\d$
+~ ([\p{Lu}\d]+-?)+!$
 ";

@@ -71,6 +71,30 @@ impl Ast {
         }
     }
 
+    /// What matches all texts that it may match, in either case, wherever they stand: without
+    /// places, look-around and groups.
+    pub(crate) fn texts_of(&self) -> Ast {
+        let all = |parts: &[Ast]| parts.iter().map(Ast::texts_of).collect();
+        match self {
+            Ast::Byte(set) => Ast::Byte(set.caseless()),
+            Ast::Look(_) | Ast::Around { .. } | Ast::ResetStart => Ast::Concat(Vec::new()),
+            Ast::Capture { inner, .. } => inner.texts_of(),
+            Ast::Concat(items) => Ast::Concat(all(items)),
+            Ast::Branches(branches) => Ast::Branches(all(branches)),
+            Ast::Repeat {
+                min,
+                max,
+                greedy,
+                inner,
+            } => Ast::Repeat {
+                min: *min,
+                max: *max,
+                greedy: *greedy,
+                inner: Box::new(inner.texts_of()),
+            },
+        }
+    }
+
     /// About how many states an automaton for it has.
     pub fn states(&self) -> usize {
         match self {
@@ -200,6 +224,27 @@ impl ByteSet {
         let mut words = self.0.iter().enumerate();
         let (index, word) = words.find(|(_, word)| **word != 0)?;
         Some(index as u8 * 64 + word.trailing_zeros() as u8)
+    }
+
+    /// Its bytes that are in another set, and those that are not.
+    pub(crate) fn split(&self, other: &ByteSet) -> (ByteSet, ByteSet) {
+        let (mut inside, mut outside) = (*self, *self);
+        for (place, its) in other.0.iter().enumerate() {
+            inside.0[place] &= its;
+            outside.0[place] &= !its;
+        }
+        (inside, outside)
+    }
+
+    /// Its bytes, in their order.
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
+        (0..4_u8).zip(self.0).flat_map(|(place, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros() as u8)?;
+                word &= word - 1;
+                Some(place * 64 + bit)
+            })
+        })
     }
 
     /// Whether no byte is in both.

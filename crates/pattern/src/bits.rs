@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use regex_automata::util::primitives::NonMaxUsize;
 
-use crate::ast::Look;
+use crate::ast::{ByteSet, Look};
 use crate::beyond::Beyond;
 use crate::escape::is_word;
 use crate::graph::{Graph, State, StateId};
@@ -131,6 +131,23 @@ impl Bits {
                 self.step(row, next, byte, subject, place, &behind);
                 self.begins(row)
             })
+        })
+    }
+
+    /// Where the first match begins.
+    pub(crate) fn first(&self, subject: &[u8]) -> Option<usize> {
+        let behind = self.matched_behind(subject);
+        with_scratch(self.width + self.bytes, |scratch| {
+            let (row, next) = scratch.split_at_mut(self.width);
+            let mut first = None;
+            for place in (0..=subject.len()).rev() {
+                let byte = subject.get(place).copied();
+                self.step(row, next, byte, subject, place, &behind);
+                if self.begins(row) {
+                    first = Some(place);
+                }
+            }
+            first
         })
     }
 
@@ -785,28 +802,29 @@ fn add_masks(masks: &mut Vec<(u32, u64)>, mut bits: Vec<u32>) -> (u32, u32) {
 
 /// Bytes that no set tells apart are a class; for each class, which states consume it.
 fn classes(graph: &Graph, sets: &[u32], words: usize) -> (Box<[u8; 256]>, Box<[u64]>) {
-    let mut class_of = Box::new([0; 256]);
-    let mut columns = Vec::new();
-    let mut known: HashMap<Vec<u64>, u8> = HashMap::new();
-    for byte in 0..=u8::MAX {
-        let mut key = vec![0; graph.sets.len().div_ceil(64)];
-        for (index, bytes) in graph.sets.iter().enumerate() {
-            if bytes.contains(byte) {
-                set(&mut key, index as u32);
+    let mut classes = vec![ByteSet::ALL];
+    for set in &graph.sets {
+        for place in 0..classes.len() {
+            let (inside, outside) = classes[place].split(set);
+            if inside != ByteSet::NONE && outside != ByteSet::NONE {
+                classes[place] = inside;
+                classes.push(outside);
             }
         }
-        let class = known.len() as u8;
-        let class = *known.entry(key).or_insert_with_key(|key| {
-            let mut column = vec![0; words];
-            for (state, index) in sets.iter().enumerate() {
-                if bit(key, *index) {
-                    set(&mut column, state as u32);
-                }
+    }
+    let mut class_of = Box::new([0; 256]);
+    let mut columns = vec![0; classes.len() * words];
+    for (class, column) in (0..=u8::MAX).zip(columns.chunks_exact_mut(words)) {
+        let bytes = &classes[usize::from(class)];
+        bytes
+            .bytes()
+            .for_each(|byte| class_of[usize::from(byte)] = class);
+        let first = bytes.first().unwrap_or_default();
+        for (state, index) in (0..).zip(sets) {
+            if graph.sets[*index as usize].contains(first) {
+                set(column, state);
             }
-            columns.extend(column);
-            class
-        });
-        class_of[usize::from(byte)] = class;
+        }
     }
     (class_of, columns.into())
 }

@@ -61,10 +61,10 @@ pub(crate) fn parse(text: &mut Text<'_>, options: Options) -> Result<ByteSet, Be
             b']' => break,
             b'\\' if text.eat(b"Q") => quoted = true,
             b'\\' if text.eat(b"E") => {}
-            b'\\' => match escape::read(text, None)? {
+            b'\\' => match escape::read(text, None, class.caseless)? {
                 Escape::Byte(byte) => class.byte(byte)?,
                 Escape::Set(set) => class.set(set)?,
-                Escape::Look(_) | Escape::ResetStart => return Err(Beyond::Refused),
+                _ => return Err(Beyond::Refused),
             },
             b'-' => class.hyphen()?,
             byte => class.byte(byte)?,

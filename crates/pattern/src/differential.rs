@@ -3,6 +3,7 @@
 
 use crate::beyond::Beyond;
 use crate::prefilter::{Hit, Prefilter};
+use crate::verdict::{Answer, Verdict};
 use crate::{Pattern, Spans, Undecided, literal, parser, pcre};
 
 /// Enough steps for what is made here.
@@ -152,7 +153,8 @@ const LETTERS: &[&str] = &[
     "a", "b", "a", "b", "A", "B", "1", "_", "-", "/", "é", "\\.", " ", "#", "\\/", "\\<",
 ];
 const SETS: &[&str] = &[
-    "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", "\\h", "\\H", "\\v", "\\V", "\\N", "\\C",
+    "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", "\\h", "\\H", "\\v", "\\V", "\\N", "\\C", "\\pL",
+    "\\p{Lu}", "\\PN", "\\p{^Ll}",
 ];
 const PLACES: &[&str] = &["^", "$", "\\b", "\\B", "\\A", "\\z", "\\Z", "\\G", "$", "^"];
 const OPTIONS: &[&str] = &[
@@ -181,6 +183,11 @@ const RARE: &[&str] = &[
     "(?!b)",
     "a++",
     "(?>a|b)",
+    "(?>a|ab|b*)",
+    "(?:(?:a{1,3}){1,3}){2}",
+    "(?:(?:b|a){2}){0,2}",
+    "\\g{1}",
+    "\\k<n>",
     "\\K",
     "\\x{ 61 }",
     "\\11",
@@ -209,6 +216,8 @@ const MEMBERS: &[&str] = &[
     "\\w",
     "\\s",
     "\\h",
+    "\\pL",
+    "\\p{Lu}",
     "\\v",
     "\\S",
     "\\D",
@@ -327,6 +336,9 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
     let bits = Pattern::deferred(text, caseless).map_err(|refusal| refusal.to_string())?;
     for (engine, pattern) in [("engine", &pattern), ("bits", &bits)] {
         let found = pattern.captures(subject, &mut ours);
+        if pattern.beyond().is_some() && found.is_err_and(Undecided::is_bound) {
+            return Ok(Compared::Undecided);
+        }
         let same = found == Ok(theirs)
             && pattern.is_match(subject) == Ok(theirs)
             && (!theirs || ours == its);
@@ -335,13 +347,22 @@ pub fn compare(text: &[u8], caseless: bool, subject: &[u8]) -> Result<Compared, 
         }
     }
     let ast = parsed.as_ref().map(|parsed| &parsed.ast);
-    if let Some(texts) = ast.ok().and_then(literal::needed) {
+    if let Some(texts) = ast.ok().and_then(|ast| literal::needed(ast, 1)) {
         let subject = subject.to_ascii_lowercase();
         let mut texts = texts.iter();
         let has_one = texts.any(|text| subject.windows(text.len()).any(|part| part == text));
         if theirs && !has_one {
             return differs("texts", Ok(false), &ours);
         }
+    }
+    let answer = Verdict::new(text, caseless).map(|verdict| verdict.answer(subject));
+    let is_right = match answer {
+        Some(Answer::Yes { from }) => theirs && its.get(0).is_none_or(|all| from <= all.start),
+        Some(Answer::No) => !theirs,
+        Some(Answer::Unknown) | None => true,
+    };
+    if !is_right {
+        return differs(&format!("verdict {answer:?}"), Ok(!theirs), &ours);
     }
     Ok(match pattern.beyond() {
         Some(beyond) => Compared::OnPcre(beyond),

@@ -3,6 +3,7 @@
 use crate::ast::{ByteSet, Look};
 use crate::beyond::Beyond;
 use crate::parser::Text;
+use crate::pcre;
 
 /// What an escape stands for.
 pub(crate) enum Escape {
@@ -14,11 +15,19 @@ pub(crate) enum Escape {
     Look(Look),
     /// `\K`.
     ResetStart,
+    /// What a group has matched; its number, where that is written.
+    BackReference(Option<u32>),
+    /// `\R`.
+    Newline,
 }
 
 /// Reads what stands behind a backslash. `groups` is how many groups have been opened so far, and `None` within a
 /// class, where digits are never a back-reference and other letters have a meaning.
-pub(crate) fn read(text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, Beyond> {
+pub(crate) fn read(
+    text: &mut Text<'_>,
+    groups: Option<u32>,
+    caseless: bool,
+) -> Result<Escape, Beyond> {
     let in_class = groups.is_none();
     let byte = text.next().ok_or(Beyond::Refused)?;
     let escape = match byte {
@@ -32,13 +41,13 @@ pub(crate) fn read(text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, B
         b'o' => Escape::Byte(octal_in_braces(text)?),
         b'x' => Escape::Byte(hexadecimal(text)?),
         b'0' => Escape::Byte(octal(0, text)?),
-        b'1'..=b'9' => Escape::Byte(digits(byte, text, groups)?),
+        b'1'..=b'9' => digits(byte, text, groups)?,
         b'b' if in_class => Escape::Byte(0x08),
         b'g' | b'k' if in_class => Escape::Byte(byte),
         b'd' | b'D' | b's' | b'S' | b'w' | b'W' | b'h' | b'H' | b'v' | b'V' => {
             Escape::Set(set(byte))
         }
-        b'p' | b'P' => return Err(Beyond::Unicode),
+        b'p' | b'P' => Escape::Set(property(byte, text, in_class, caseless)?),
         b'A' | b'B' | b'C' | b'G' | b'K' | b'N' | b'R' | b'X' | b'Z' | b'b' | b'g' | b'k'
         | b'z' => {
             if in_class {
@@ -69,16 +78,14 @@ fn outside_of_class(letter: u8, text: &mut Text<'_>) -> Result<Escape, Beyond> {
             Escape::Set(ByteSet::one(b'\n').complement())
         }
         b'g' => {
-            let recursion = matches!(text.peek(), Some(b'<' | b'\''));
-            return Err(if recursion {
-                Beyond::Recursion
-            } else {
-                Beyond::BackReference
-            });
+            if matches!(text.peek(), Some(b'<' | b'\'')) {
+                return Err(Beyond::Recursion);
+            }
+            back_reference(text)?
         }
-        b'k' => return Err(Beyond::BackReference),
+        b'k' => back_reference(text)?,
         b'K' => Escape::ResetStart,
-        b'R' => return Err(Beyond::Newline),
+        b'R' => Escape::Newline,
         _ => return Err(Beyond::Unicode),
     })
 }
@@ -118,7 +125,7 @@ fn control(text: &mut Text<'_>) -> Result<u8, Beyond> {
 }
 
 /// A number in octal or a back-reference: up to `\9` and up to the number of groups opened so far, it is the latter.
-fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<u8, Beyond> {
+fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<Escape, Beyond> {
     let value = u32::from(first - b'0');
     if let Some(groups) = groups {
         let mut ahead = *text;
@@ -130,13 +137,59 @@ fn digits(first: u8, text: &mut Text<'_>, groups: Option<u32>) -> Result<u8, Bey
             ahead.skip(1);
         }
         if number < 10 || first >= b'8' || number <= groups {
-            return Err(Beyond::BackReference);
+            *text = ahead;
+            return Ok(Escape::BackReference(Some(number)));
         }
     }
     if first >= b'8' {
-        return Ok(first);
+        return Ok(Escape::Byte(first));
     }
-    octal(value, text)
+    octal(value, text).map(Escape::Byte)
+}
+
+/// What stands behind `\g` or `\k`: a number, or a name within brackets.
+fn back_reference(text: &mut Text<'_>) -> Result<Escape, Beyond> {
+    let end = match text.peek() {
+        Some(b'{') => b'}',
+        Some(b'<') => b'>',
+        Some(b'\'') => b'\'',
+        _ => {
+            let is_relative = text.eat(b"-") || text.eat(b"+");
+            let number = text.number().ok_or(Beyond::BackReference)?;
+            return Ok(Escape::BackReference((!is_relative).then_some(number)));
+        }
+    };
+    text.skip(1);
+    let mut inside = *text;
+    while text.next().ok_or(Beyond::BackReference)? != end {}
+    let number = inside.number().filter(|_| inside.peek() == Some(end));
+    Ok(Escape::BackReference(number))
+}
+
+/// `\pL`, `\p{Lu}` and their opposites. PCRE2 itself is asked which bytes have the property, each
+/// as a character of Latin-1.
+fn property(
+    letter: u8,
+    text: &mut Text<'_>,
+    in_class: bool,
+    caseless: bool,
+) -> Result<ByteSet, Beyond> {
+    let written = text.rest();
+    let length = match text.next().ok_or(Beyond::Refused)? {
+        b'{' => {
+            let end = written.iter().position(|byte| *byte == b'}');
+            end.ok_or(Beyond::Refused)? + 1
+        }
+        _ => 1,
+    };
+    text.skip(length - 1);
+    let name = written.get(..length).unwrap_or_default();
+    let name = std::str::from_utf8(name).map_err(|_| Beyond::Refused)?;
+    let mut pattern = format!("\\{}{name}", char::from(letter));
+    if in_class {
+        pattern = format!("[{pattern}]");
+    }
+    pcre::set(&pattern, caseless).ok_or(Beyond::Refused)
 }
 
 /// Up to two more digits in octal.

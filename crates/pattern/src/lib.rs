@@ -5,7 +5,8 @@
 //! regular and provably means the same runs as a finite automaton (`regex-automata`), whose time is
 //! linear in the subject, and as one whose time is also short (`bits`) where a subject could make
 //! the former slow. All else runs on PCRE2's interpreter, within bounds ([`STEPS_MAX`]). Where
-//! those are reached, or a subject is not UTF-8 though the pattern asks for it, the match is
+//! those are reached, a regular pattern that is as wide or wider may still say that there is no
+//! match (`verdict`). Where it does not, or a subject is not UTF-8 though the pattern asks for it, the match is
 //! [`Undecided`]: that is neither yes nor no, and the server must not take it for either. Of long
 //! lists a [`Prefilter`] says which patterns must be asked at all.
 //!
@@ -33,6 +34,7 @@ mod lower;
 pub mod parser;
 mod pcre;
 mod prefilter;
+mod verdict;
 
 use ast::Ast;
 pub use beyond::Beyond;
@@ -41,6 +43,7 @@ use graph::Graph;
 pub use pcre::{DEPTH_MAX, MEMORY_MAX_KIB, STEPS_MAX, STEPS_MAX_OF_BACK_REFERENCES};
 use pcre::{Pcre, STEPS_MAX_BEFORE_BITS};
 pub use prefilter::{Hit, Prefilter};
+use verdict::{Answer, Verdict};
 
 /// The largest automaton in bytes; what would be larger runs on PCRE2.
 pub const AUTOMATON_SIZE_MAX: usize = 10 << 20;
@@ -67,6 +70,8 @@ pub struct Pattern {
     /// What decides where the engine would take too long; nothing if the pattern is not regular, or
     /// too large for it.
     bits: OnceLock<Option<Box<Bits>>>,
+    /// What decides whether there is a match where there are no bits, as far as that goes.
+    verdict: OnceLock<Option<Box<Verdict>>>,
 }
 
 /// What runs a pattern first.
@@ -212,6 +217,7 @@ impl Pattern {
             groups: pcre.names().len(),
             engine: OnceLock::new(),
             bits: OnceLock::new(),
+            verdict: OnceLock::new(),
         }
     }
 
@@ -253,19 +259,16 @@ impl Pattern {
                 Ok(regex.is_match(subject))
             }
             Engine::Automaton { texts, .. } if self.lacks_texts(texts, subject) => Ok(false),
-            Engine::Automaton { regex, pcre, .. } => match self.bits() {
-                Some(bits) => Ok(bits.is_match(subject)),
-                None if self.means_the_same(subject) => Ok(regex.is_match(subject)),
-                None => self.pcre(pcre)?.matches(subject, None),
-            },
+            Engine::Automaton { regex, pcre, .. } => self.decide(regex, pcre, subject, None),
             Engine::Bits => {
                 let bits = self.bits().ok_or(Undecided { code: NO_MEMORY })?;
                 Ok(bits.is_match(subject))
             }
             Engine::Pcre(pcre, _) => match pcre.matches(subject, None) {
-                Err(undecided) if undecided.is_bound() => match self.bits() {
-                    Some(bits) => Ok(bits.is_match(subject)),
-                    None => Err(undecided),
+                Err(undecided) if undecided.is_bound() => match self.answer(subject) {
+                    Answer::Yes { .. } => Ok(true),
+                    Answer::No => Ok(false),
+                    Answer::Unknown => Err(undecided),
                 },
                 decided => decided,
             },
@@ -281,21 +284,50 @@ impl Pattern {
             Engine::Automaton { texts, .. } if self.lacks_texts(texts, subject) => Ok(false),
             Engine::Automaton { regex, pcre, .. } => match self.bits_capture(subject, spans) {
                 Some(found) => Ok(found),
-                None if self.means_the_same(subject) => {
-                    Ok(self.automaton_captures(regex, subject, spans))
-                }
-                None => self.pcre(pcre)?.matches(subject, Some(spans)),
+                None => self.decide(regex, pcre, subject, Some(spans)),
             },
             Engine::Bits => {
                 let found = self.bits_capture(subject, spans);
                 found.ok_or(Undecided { code: NO_MEMORY })
             }
             Engine::Pcre(pcre, _) => match pcre.matches(subject, Some(spans)) {
-                Err(undecided) if undecided.is_bound() => {
-                    self.bits_capture(subject, spans).ok_or(undecided)
-                }
+                Err(undecided) if undecided.is_bound() => match self.bits_capture(subject, spans) {
+                    Some(found) => Ok(found),
+                    None if self.answer(subject) == Answer::No => Ok(false),
+                    None => Err(undecided),
+                },
                 decided => decided,
             },
+        }
+    }
+
+    /// Decides about a subject for which the automaton would visit too many states: first whether
+    /// there can be a match, then PCRE2, which mostly finds it soon, and the automaton last.
+    fn decide(
+        &self,
+        regex: &meta::Regex,
+        pcre: &OnceLock<Option<Box<Pcre>>>,
+        subject: &[u8],
+        mut spans: Option<&mut Spans>,
+    ) -> Result<bool, Undecided> {
+        let from = match self.answer(subject) {
+            Answer::No => return Ok(false),
+            Answer::Yes { .. } if spans.is_none() => return Ok(true),
+            // `\G` is the place where PCRE2 begins.
+            Answer::Yes { from } if !self.text.contains("\\G") => from,
+            Answer::Yes { .. } | Answer::Unknown => 0,
+        };
+        let found = self
+            .pcre(pcre)?
+            .matches_from(subject, from, spans.as_deref_mut());
+        match (found, spans) {
+            (Err(undecided), spans) if undecided.is_bound() && self.means_the_same(subject) => {
+                Ok(match spans {
+                    Some(spans) => self.automaton_captures(regex, subject, spans),
+                    None => regex.is_match(subject),
+                })
+            }
+            (found, _) => found,
         }
     }
 
@@ -349,7 +381,7 @@ impl Pattern {
     /// Whether the subject has none of the texts that a match needs.
     fn lacks_texts(&self, texts: &OnceLock<Option<AhoCorasick>>, subject: &[u8]) -> bool {
         let texts =
-            texts.get_or_init(|| literal::automaton(&literal::needed(&self.parsed().ok()?)?));
+            texts.get_or_init(|| literal::automaton(&literal::needed(&self.parsed().ok()?, 1)?));
         texts.as_ref().is_some_and(|texts| !texts.is_match(subject))
     }
 
@@ -359,6 +391,22 @@ impl Pattern {
             Bits::new(graph, self.groups).ok().map(Box::new)
         };
         self.bits.get_or_init(make).as_deref()
+    }
+
+    fn verdict(&self) -> Option<&Verdict> {
+        let make = || Verdict::new(self.text.as_bytes(), self.caseless).map(Box::new);
+        self.verdict.get_or_init(make).as_deref()
+    }
+
+    /// Whether it matches, as far as bits or the verdict know.
+    fn answer(&self, subject: &[u8]) -> Answer {
+        match self.bits() {
+            Some(bits) if bits.is_match(subject) => Answer::Yes { from: 0 },
+            Some(_) => Answer::No,
+            None => self
+                .verdict()
+                .map_or(Answer::Unknown, |verdict| verdict.answer(subject)),
+        }
     }
 
     /// `None` where there are no bits, or it matches and those of all places would take too much
@@ -386,7 +434,9 @@ impl Pattern {
         let states = ast.states();
         let texts = OnceLock::new();
         if states >= STATES_MIN_FOR_EARLY_BITS {
-            self.bits();
+            if self.bits().is_none() {
+                self.verdict();
+            }
             self.lacks_texts(&texts, b"");
         }
         Ok(Engine::Automaton {

@@ -15,18 +15,18 @@ const PRODUCTS_MAX: usize = 64;
 const LENGTH_MAX: usize = 64;
 /// The most bytes out of a set that are told apart.
 const BYTES_MAX: usize = 4;
-/// A shorter text is in too many subjects to tell anything.
-const LENGTH_MIN: usize = 2;
+/// A shorter text is in too many subjects to tell the patterns of a list apart.
+pub(crate) const LENGTH_MIN: usize = 2;
 
 /// So many texts at most make an automaton that has a table for each state.
 const DENSE_MAX: usize = 64;
 
 type Texts = Vec<Vec<u8>>;
 
-/// The texts one of which is in every subject that the pattern matches.
-pub(crate) fn needed(ast: &Ast) -> Option<Texts> {
+/// The texts one of which is in every subject that the pattern matches, each at least so long.
+pub(crate) fn needed(ast: &Ast, length_min: usize) -> Option<Texts> {
     let mut texts = Needs::of(ast).one_of?;
-    let is_long = texts.iter().all(|text| text.len() >= LENGTH_MIN);
+    let is_long = texts.iter().all(|text| text.len() >= length_min);
     texts.sort_unstable();
     texts.dedup();
     is_long.then_some(texts)

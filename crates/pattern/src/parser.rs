@@ -27,8 +27,31 @@ pub struct Parsed {
     pub groups: u32,
 }
 
+/// The most states of a group that stands in for a reference to it; anything stands in for a larger
+/// one.
+const REFERENCE_STATES_MAX: usize = 256;
+
 /// Reads a pattern; `caseless` is PCRE2_CASELESS.
 pub fn parse(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
+    read(pattern, caseless, Reading::Exact)
+}
+
+/// Reads a pattern that is not regular as a regular one that matches wherever the given one does,
+/// and perhaps elsewhere: where this one does not match, the given one does not.
+pub(crate) fn parse_wider(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
+    read(pattern, caseless, Reading::Wider)
+}
+
+/// What becomes of constructs that are not regular.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// They end the reading.
+    Exact,
+    /// Something regular that matches all that they may stands in for them, where there is such.
+    Wider,
+}
+
+fn read(pattern: &[u8], caseless: bool, reading: Reading) -> Result<Parsed, Beyond> {
     let mut parser = Parser {
         text: Text {
             bytes: pattern,
@@ -39,6 +62,10 @@ pub fn parse(pattern: &[u8], caseless: bool) -> Result<Parsed, Beyond> {
         } else {
             Options::default()
         },
+        reading,
+        widened: 0,
+        shares_numbers: false,
+        closed: Vec::new(),
         quoted: false,
         groups: 0,
         names: Vec::new(),
@@ -220,6 +247,8 @@ struct Open {
     level: Level,
     options: Options,
     kind: Kind,
+    /// What [`Parser::widened`] was.
+    widened: usize,
 }
 
 /// What a bracket has opened.
@@ -236,6 +265,14 @@ enum Kind {
 struct Parser<'a> {
     text: Text<'a>,
     options: Options,
+    reading: Reading,
+    /// For how many constructs something wider stands in.
+    widened: usize,
+    /// Whether groups may have other numbers than they are given here.
+    shares_numbers: bool,
+    /// What the groups that have been closed may have matched, by their numbers; only for a wider
+    /// reading.
+    closed: Vec<(u32, Ast)>,
     quoted: bool,
     groups: u32,
     names: Vec<&'a [u8]>,
@@ -302,7 +339,7 @@ impl<'a> Parser<'a> {
                 self.make_lazy();
                 return Ok(());
             }
-            (Last::Quantifier, b'+') => return Err(Beyond::Possessive),
+            (Last::Quantifier, b'+') => return self.widen(Beyond::Possessive),
             _ => {}
         }
         match byte {
@@ -351,26 +388,68 @@ impl<'a> Parser<'a> {
     }
 
     fn escape(&mut self) -> Result<(), Beyond> {
-        match escape::read(&mut self.text, Some(self.groups))? {
+        let caseless = self.options.has(Options::CASELESS);
+        match escape::read(&mut self.text, Some(self.groups), caseless)? {
             Escape::Byte(byte) => self.literal(byte),
             Escape::Set(set) => self.set(set),
             Escape::Look(look) => self.level.items.push(Ast::Look(look)),
             Escape::ResetStart => {
                 let is_around = |open: &Open| matches!(open.kind, Kind::Around { .. });
                 if self.open.iter().any(is_around) {
-                    return Err(Beyond::ResetStart);
+                    self.widen(Beyond::ResetStart)?;
                 }
                 self.level.items.push(Ast::ResetStart);
                 self.last = Last::Special;
+            }
+            Escape::BackReference(group) => {
+                self.widen(Beyond::BackReference)?;
+                self.reference(group);
+            }
+            Escape::Newline => {
+                self.widen(Beyond::Newline)?;
+                let [first, second] = [b'\r', b'\n'].map(|byte| Ast::Byte(ByteSet::one(byte)));
+                let one = ByteSet::of(|byte| matches!(byte, b'\n'..=b'\r' | 0x85));
+                let both = Ast::Concat(vec![first, second]);
+                let newline = Ast::Branches(vec![both, Ast::Byte(one)]);
+                self.level.items.push(newline);
+                self.last = Last::Repeatable;
             }
         }
         Ok(())
     }
 
+    /// Something wider stands in for what is not regular, or the reading ends.
+    fn widen(&mut self, beyond: Beyond) -> Result<(), Beyond> {
+        if self.reading == Reading::Exact {
+            return Err(beyond);
+        }
+        self.widened += 1;
+        Ok(())
+    }
+
+    /// All that the group may have matched, or anything, in place of what it has matched.
+    fn reference(&mut self, group: Option<u32>) {
+        let group = group.filter(|_| !self.shares_numbers);
+        let closed = self.closed.iter().find(|(index, _)| Some(*index) == group);
+        let anything = || Ast::Repeat {
+            min: 0,
+            max: None,
+            greedy: true,
+            inner: Box::new(Ast::Byte(ByteSet::ALL)),
+        };
+        let ast = closed.map_or_else(anything, |(_, ast)| ast.clone());
+        self.level.items.push(ast);
+        self.last = Last::Repeatable;
+    }
+
     fn repeat(&mut self, last: Last, min: u32, max: Option<u32>) -> Result<(), Beyond> {
         match last {
             Last::Repeatable => {}
-            Last::Special => return Err(Beyond::LookAround),
+            Last::Special => {
+                self.widen(Beyond::LookAround)?;
+                self.level.items.pop();
+                self.level.items.push(Ast::Concat(Vec::new()));
+            }
             Last::Fixed | Last::Quantifier => return Err(Beyond::Refused),
         }
         let inner = self.level.items.pop().ok_or(Beyond::Refused)?;
@@ -409,7 +488,13 @@ impl<'a> Parser<'a> {
                 self.text.skip(2);
                 self.named(b'>')
             }
-            [b'P', b'=', ..] => Err(Beyond::BackReference),
+            [b'P', b'=', rest @ ..] => {
+                self.widen(Beyond::BackReference)?;
+                let end = rest.iter().position(|byte| *byte == b')');
+                self.text.skip(2 + end.ok_or(Beyond::Refused)? + 1);
+                self.reference(None);
+                Ok(())
+            }
             [b'P', b'>', ..] => Err(Beyond::Recursion),
             [b'P', ..] => Err(Beyond::Refused),
             [b'<', b'*', ..] | [b'*', ..] => Err(Beyond::LookAround),
@@ -423,8 +508,17 @@ impl<'a> Parser<'a> {
                 self.text.skip(1);
                 self.named(b'\'')
             }
-            [b'>', ..] => Err(Beyond::Atomic),
-            [b'|', ..] => Err(Beyond::BranchReset),
+            [b'>', ..] => {
+                self.widen(Beyond::Atomic)?;
+                self.text.skip(1);
+                self.begin(false, self.options)
+            }
+            [b'|', ..] => {
+                self.widen(Beyond::BranchReset)?;
+                self.shares_numbers = true;
+                self.text.skip(1);
+                self.begin(false, self.options)
+            }
             [b'(', ..] => Err(Beyond::Condition),
             [b'C', ..] => Err(Beyond::Callout),
             [b'[', ..] => Err(Beyond::ExtendedClass),
@@ -516,6 +610,7 @@ impl<'a> Parser<'a> {
             level,
             options,
             kind,
+            widened: self.widened,
         });
     }
 
@@ -524,28 +619,40 @@ impl<'a> Parser<'a> {
         let inner = std::mem::replace(&mut self.level, open.level).finish();
         self.options = open.options;
         self.last = Last::Repeatable;
-        self.level.items.push(match open.kind {
+        let ast = match open.kind {
             Kind::Plain => inner,
-            Kind::Capture(index) => Ast::Capture {
-                index,
-                inner: Box::new(inner),
-            },
+            Kind::Capture(index) => {
+                if self.reading == Reading::Wider && inner.states() <= REFERENCE_STATES_MAX {
+                    self.closed.push((index, inner.texts_of()));
+                }
+                Ast::Capture {
+                    index,
+                    inner: Box::new(inner),
+                }
+            }
             Kind::Around { ahead, negated } => {
                 // Whether PCRE2 takes longer ones, and what groups within hold, is left to it.
                 let bounded = inner
                     .length_max()
                     .is_some_and(|length| length <= BEHIND_LENGTH_MAX);
-                if !ahead && (!bounded || inner.captures()) {
-                    return Err(Beyond::LookAround);
-                }
                 self.last = Last::Special;
+                let is_foreign = !ahead && (!bounded || inner.captures());
+                if is_foreign {
+                    self.widen(Beyond::LookAround)?;
+                }
+                // What is forbidden must not be wider than the pattern says.
+                if is_foreign || (negated && self.widened > open.widened) {
+                    self.level.items.push(Ast::Concat(Vec::new()));
+                    return Ok(());
+                }
                 Ast::Around {
                     ahead,
                     negated,
                     inner: Box::new(inner),
                 }
             }
-        });
+        };
+        self.level.items.push(ast);
         Ok(())
     }
 }

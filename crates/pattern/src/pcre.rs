@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
+use crate::ast::ByteSet;
 use crate::{Refusal, Spans, Undecided};
 
 /// Steps of a match (`pcre2_set_match_limit`); PCRE2's default is ten million. A step takes about
@@ -73,9 +74,19 @@ impl Pcre {
         subject: &[u8],
         spans: Option<&mut Spans>,
     ) -> Result<bool, Undecided> {
+        self.matches_from(subject, 0, spans)
+    }
+
+    /// Matches at this place or behind it; what stands before it is seen by what looks behind.
+    pub(crate) fn matches_from(
+        &self,
+        subject: &[u8],
+        from: usize,
+        spans: Option<&mut Spans>,
+    ) -> Result<bool, Undecided> {
         let kept = self.kept.lock().ok().and_then(|mut kept| kept.pop());
         let mut locations = kept.unwrap_or_else(|| self.regex.capture_locations());
-        let found = self.regex.captures_read(&mut locations, subject);
+        let found = self.regex.captures_read_at(&mut locations, subject, from);
         let found = found
             .map_err(|error| Undecided { code: error.code() })?
             .is_some();
@@ -90,4 +101,10 @@ impl Pcre {
         }
         Ok(found)
     }
+}
+
+/// Which bytes a pattern of one byte matches; `None` if PCRE2 refuses it.
+pub(crate) fn set(pattern: &str, caseless: bool) -> Option<ByteSet> {
+    let regex = RegexBuilder::new().caseless(caseless).build(pattern).ok()?;
+    Some(ByteSet::of(|byte| regex.is_match(&[byte]).unwrap_or(false)))
 }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use aho_corasick::AhoCorasick;
 
 use crate::Pattern;
-use crate::ast::Look;
+use crate::ast::{Ast, Look};
 use crate::bits::is_place;
 use crate::literal::{self, Word};
 
@@ -132,6 +132,7 @@ impl Prefilter {
 
 impl Texts {
     fn new(patterns: &[&Pattern]) -> Option<Texts> {
+        let needed = |ast: &Ast| literal::needed(ast, literal::LENGTH_MIN);
         let mut needing: Vec<(Vec<u8>, Needing)> = Vec::new();
         let mut others = vec![0_u64; patterns.len().div_ceil(64)];
         for (number, pattern) in (0..).zip(patterns) {
@@ -152,7 +153,7 @@ impl Texts {
                 ));
                 continue;
             }
-            match ast.as_ref().and_then(literal::needed) {
+            match ast.as_ref().and_then(needed) {
                 Some(texts) => needing.extend(texts.into_iter().map(|text| {
                     let how = How::May;
                     (

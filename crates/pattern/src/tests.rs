@@ -155,7 +155,13 @@ fn bytes_are_counted_not_letters() {
     check(r"~*^é$", None, &[("É", None), ("é", found!("\\xc3\\xa9"))]);
     check(r"^é+$", None, &[("éé", None)]);
     check(r"^[é]{2}$", None, &[("é", found!("\\xc3\\xa9"))]);
-    check(r"\p{L}", Some(Beyond::Unicode), &[("é", found!("\\xc3"))]);
+    check(r"\p{L}", None, &[("é", found!("\\xc3"))]);
+    check(r"~*^[\p{Lu}]+$", None, &[("aB", found!("aB")), ("1", None)]);
+    check(
+        r"^[^\pL\d]\PN$",
+        None,
+        &[("-a", found!("-a")), ("-1", None)],
+    );
     check(r"^\X$", Some(Beyond::Unicode), &[("e", found!("e"))]);
 }
 
@@ -381,8 +387,15 @@ fn an_automaton_that_would_be_too_large_is_none() {
 #[test]
 fn what_reaches_a_bound_is_undecided() {
     let subject = [b"a".repeat(40), b"!".to_vec()].concat();
-    let steps = Pattern::new(br"^(a+)+(b)?\1$", false).unwrap();
-    assert_eq!(steps.is_match(&subject), Err(Undecided { code: -47 }));
+    let steps = Pattern::new(br"^(?:(a+)b?)+c\1d\1$", false).unwrap();
+    let fits_but_for_the_reference = [&b"a".repeat(40)[..], b"cadaa"].concat();
+    assert_eq!(
+        steps.is_match(&fits_but_for_the_reference),
+        Err(Undecided { code: -47 })
+    );
+    // What the pattern would match if the group could be repeated with any of its texts is more,
+    // and still not this.
+    assert_eq!(steps.is_match(&subject), Ok(false));
     // Without the back-reference there is no bound to reach, with a line feed at the end neither.
     let with_line_feed = [&subject[..], b"\n"].concat();
     for text in ["^(a+)+$", "^(a+)+$(?!b)", "^(?:(a|aa|)*)*$(?<!!)"] {
@@ -484,6 +497,93 @@ fn no_subject_makes_an_automaton_visit_too_many_states() {
         groups(&pattern, long.as_bytes()).unwrap()[1].as_deref(),
         Some("CRAWLER77X")
     );
+}
+
+/// Each of them took from 12 to 330 ms with 2 KB, or reached a bound of steps.
+#[test]
+fn a_shorter_pattern_decides_where_counts_or_references_are_many() {
+    let letters = "a".repeat(2048);
+    let joined = [
+        format!("{letters}!"),
+        format!("b{letters}"),
+        format!("/{letters}!ab"),
+        format!("/{letters}b"),
+    ];
+    // Worked out by hand; nginx says the same, where it does not reach its own bound.
+    let texts = [
+        ("((((a{1,8}){1,8}){1,8}){1,8})b", [false, false, true, true]),
+        (
+            "^((((a{1,8}){1,8}){1,8}){1,8})b",
+            [false, false, false, false],
+        ),
+        (
+            "^/((((a{1,8}){1,8}){1,8}){1,8})b",
+            [false, false, false, true],
+        ),
+        (
+            "^/((((a{1,8}x?){1,8}){1,8}){1,8})b",
+            [false, false, false, true],
+        ),
+        (r"^/(a+)\1+b$", [false, false, false, true]),
+        (r"^/(?>(a+))b$", [false, false, false, true]),
+        (r"^/(?:a|aa)++(?=(a?))\1b$", [false, false, false, true]),
+        (r"(\pL+\s*)+\d$", [false, false, false, false]),
+    ];
+    for (text, expected) in texts {
+        let pattern = Pattern::new(text.as_bytes(), false).unwrap();
+        for (subject, expected) in joined.iter().zip(expected) {
+            let begins = subject.get(..4).unwrap();
+            assert_eq!(
+                pattern.is_match(subject.as_bytes()),
+                Ok(expected),
+                "{text} on {begins}"
+            );
+            let mut spans = Spans::default();
+            let found = pattern.captures(subject.as_bytes(), &mut spans);
+            assert_eq!(found, Ok(expected), "{text} on {begins}");
+            if expected {
+                assert_eq!(spans.get(0).map(|all| all.end), Some(subject.len()));
+            }
+            // What decides is bounded, and is not the automaton that visits each state.
+            if pattern.bits().is_none() {
+                let answer = pattern.answer(subject.as_bytes());
+                let lacks = pattern.lacks_texts(&OnceLock::new(), subject.as_bytes());
+                assert!(
+                    lacks || expected || answer == Answer::No,
+                    "{text} on {begins}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn repetitions_of_repetitions_are_one_where_no_number_is_left_out() {
+    let reduced = |text: &str| {
+        let verdict = Verdict::new(text.as_bytes(), false).unwrap();
+        verdict.work()
+    };
+    for (nested, flat) in [
+        ("^(?:a{1,8}){1,8}b", "^a{1,64}b"),
+        ("^(?:a{2}){3}b", "^a{6}b"),
+        ("^(?:(?:a?){3})+b", "^a*b"),
+        ("^(?:a+){3,5}b", "^a{3,}b"),
+        ("^b(?:a{3,4}){6,}c?", "^ba{18}"),
+    ] {
+        assert_eq!(reduced(nested), reduced(flat), "{nested}");
+    }
+    // Two or four, but not three.
+    for (text, subject, expected) in [
+        ("^(?:a{2}){1,2}b", "aaab", false),
+        ("^(?:a{2}){1,2}b", "aaaab", true),
+        ("^(?:a{3,4}){2,3}b", "aaaaab", false),
+        ("^(?:a{3,4}){2,3}b", "aaaaaaaaab", true),
+        ("^(?:a{2,}){0,1}b", "ab", false),
+    ] {
+        let verdict = Verdict::new(text.as_bytes(), false).unwrap();
+        let answer = verdict.answer(subject.as_bytes());
+        assert_eq!(answer != Answer::No, expected, "{text} on {subject}");
+    }
 }
 
 /// The first pattern of a list that matches, with which it was asked about.
@@ -619,4 +719,14 @@ fn patterns_made_at_random_match_as_pcre2_does() {
     }
     assert!(same > 3500, "only {same} comparisons");
     assert!(lists > 1300, "only {lists} lists");
+}
+
+#[test]
+fn a_pattern_may_tell_every_byte_from_every_other() {
+    let each: String = (0..=u8::MAX).map(|byte| format!("\\x{byte:02x}")).collect();
+    let pattern = Pattern::deferred(each.as_bytes(), false).unwrap();
+    let all: Vec<u8> = (0..=u8::MAX).collect();
+    assert_eq!(pattern.is_match(&all), Ok(true));
+    assert!(matches!(pattern.engine.get(), Some(Engine::Bits)));
+    assert_eq!(pattern.is_match(&all[1..]), Ok(false));
 }

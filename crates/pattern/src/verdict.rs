@@ -1,0 +1,274 @@
+//! A pattern reduced to its verdict: whether there is a match anywhere, without where it lies.
+//!
+//! Without groups, and without the order in which PCRE2 tries its ways, a pattern is a set of
+//! texts, and the same set can be written shorter: repetitions of repetitions become one, and what
+//! may begin or end a match any number of times need do so only as often as it must. Hostile
+//! patterns mostly lose their depth by that, so that [`crate::bits`] can take them.
+//!
+//! What is not regular has a regular pattern that is wider ([`parser::parse_wider`]). Where that one
+//! does not match, nothing does. The same stands in for counts that are too large.
+
+use crate::ast::Ast;
+use crate::bits::Bits;
+use crate::graph::Graph;
+use crate::parser;
+
+/// A repetition of at most so many times still counts where longer ones do not.
+const COUNT_MAX: u32 = 4;
+
+/// What decides whether a pattern matches.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    bits: Bits,
+    /// Whether a match of it is one of the pattern.
+    is_exact: bool,
+    /// Whether the first match begins where the pattern's does.
+    has_start: bool,
+}
+
+/// Whether there is a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// There is, and none begins before this place.
+    Yes {
+        /// The place.
+        from: usize,
+    },
+    /// There is none.
+    No,
+    /// That cannot be told.
+    Unknown,
+}
+
+impl Verdict {
+    /// The verdict of a pattern; `None` if nothing regular is as wide, or that is too large.
+    pub(crate) fn new(pattern: &[u8], caseless: bool) -> Option<Verdict> {
+        let exact = parser::parse(pattern, caseless).ok();
+        let is_regular = exact.is_some();
+        let parsed = exact.or_else(|| parser::parse_wider(pattern, caseless).ok())?;
+        let texts = without_groups(&parsed.ast);
+        let verdict = |texts: Ast, is_exact, has_start| {
+            let graph = Graph::new(&texts).ok()?;
+            let bits = Bits::new(graph, 0).ok()?;
+            Some(Verdict {
+                bits,
+                is_exact,
+                has_start,
+            })
+        };
+        verdict(without_ends(texts.clone(), Ends::LAST), is_regular, true)
+            .or_else(|| verdict(without_ends(texts.clone(), Ends::BOTH), is_regular, false))
+            .or_else(|| {
+                verdict(
+                    without_ends(without_counts(&texts), Ends::BOTH),
+                    false,
+                    false,
+                )
+            })
+    }
+
+    /// About how many words are read for a byte.
+    #[cfg(test)]
+    pub(crate) fn work(&self) -> usize {
+        self.bits.work()
+    }
+
+    /// Whether the pattern matches.
+    pub(crate) fn answer(&self, subject: &[u8]) -> Answer {
+        match self.bits.first(subject) {
+            None => Answer::No,
+            Some(_) if !self.is_exact => Answer::Unknown,
+            Some(from) if self.has_start => Answer::Yes { from },
+            Some(_) => Answer::Yes { from: 0 },
+        }
+    }
+}
+
+/// The same texts without groups, and with repetitions of repetitions made one.
+fn without_groups(ast: &Ast) -> Ast {
+    match ast {
+        Ast::Byte(_) | Ast::Look(_) => ast.clone(),
+        Ast::ResetStart => nothing(),
+        Ast::Capture { inner, .. } => without_groups(inner),
+        Ast::Concat(items) => concat(items.iter().map(without_groups)),
+        Ast::Branches(branches) => Ast::Branches(branches.iter().map(without_groups).collect()),
+        Ast::Around {
+            ahead,
+            negated,
+            inner,
+        } => {
+            let ends = if *ahead { Ends::LAST } else { Ends::FIRST };
+            Ast::Around {
+                ahead: *ahead,
+                negated: *negated,
+                inner: Box::new(without_ends(without_groups(inner), ends)),
+            }
+        }
+        Ast::Repeat {
+            min, max, inner, ..
+        } => repeat(without_groups(inner), *min, *max),
+    }
+}
+
+/// A repetition; of a repetition, one repetition where the numbers leave no gap.
+fn repeat(inner: Ast, min: u32, max: Option<u32>) -> Ast {
+    match inner {
+        _ if max == Some(0) => nothing(),
+        inner if inner == nothing() || (min, max) == (1, Some(1)) => inner,
+        Ast::Repeat {
+            min: inner_min,
+            max: inner_max,
+            inner,
+            ..
+        } => match joined((min, max), (inner_min, inner_max)) {
+            Some((min, max)) => repetition(*inner, min, max),
+            None => repetition(repetition(*inner, inner_min, inner_max), min, max),
+        },
+        inner => repetition(inner, min, max),
+    }
+}
+
+/// The same with longer repetitions that no longer count: it matches more.
+fn without_counts(ast: &Ast) -> Ast {
+    match ast {
+        Ast::Concat(items) => concat(items.iter().map(without_counts)),
+        Ast::Branches(branches) => Ast::Branches(branches.iter().map(without_counts).collect()),
+        Ast::Repeat {
+            min, max, inner, ..
+        } => {
+            let is_long = max.unwrap_or(*min) > COUNT_MAX;
+            let (min, max) = if is_long {
+                ((*min).min(1), None)
+            } else {
+                (*min, *max)
+            };
+            repetition(without_counts(inner), min, max)
+        }
+        // What is forbidden must not be wider than the pattern says.
+        Ast::Byte(_)
+        | Ast::Look(_)
+        | Ast::Around { .. }
+        | Ast::Capture { .. }
+        | Ast::ResetStart => ast.clone(),
+    }
+}
+
+/// How often at least and at most.
+type Times = (u32, Option<u32>);
+
+/// The times of a repetition within a repetition, if every number between the least and the most
+/// can come about. Neither is at most zero.
+fn joined((min, max): Times, (inner_min, inner_max): Times) -> Option<Times> {
+    // What `k` and `k + 1` iterations give must touch. The fewest leave the widest gap.
+    let (k, least) = (u64::from(min), u64::from(inner_min));
+    let touches = match inner_max {
+        _ if max == Some(min) => true,
+        Some(most) => (k + 1) * least <= k * u64::from(most) + 1,
+        None => k > 0 || least <= 1,
+    };
+    if !touches {
+        return None;
+    }
+    let most = match (max, inner_max) {
+        (Some(max), Some(inner_max)) => Some(max.checked_mul(inner_max)?),
+        _ => None,
+    };
+    Some((min.checked_mul(inner_min)?, most))
+}
+
+fn repetition(inner: Ast, min: u32, max: Option<u32>) -> Ast {
+    Ast::Repeat {
+        min,
+        max,
+        greedy: true,
+        inner: Box::new(inner),
+    }
+}
+
+fn nothing() -> Ast {
+    Ast::Concat(Vec::new())
+}
+
+/// One after the other, without brackets.
+fn concat(items: impl Iterator<Item = Ast>) -> Ast {
+    let mut flat = Vec::new();
+    for item in items {
+        match item {
+            Ast::Concat(inner) => flat.extend(inner),
+            item => flat.push(item),
+        }
+    }
+    match flat.pop() {
+        Some(only) if flat.is_empty() => only,
+        last => {
+            flat.extend(last);
+            Ast::Concat(flat)
+        }
+    }
+}
+
+/// Where a match may begin or end as it likes.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// At the pattern's first part.
+    first: bool,
+    /// At its last part.
+    last: bool,
+}
+
+impl Ends {
+    const BOTH: Ends = Ends {
+        first: true,
+        last: true,
+    };
+    const FIRST: Ends = Ends {
+        first: true,
+        last: false,
+    };
+    const LAST: Ends = Ends {
+        first: false,
+        last: true,
+    };
+}
+
+/// Takes away what a match may as well not have at its free ends: a match with more of it holds one
+/// with less.
+fn without_ends(ast: Ast, ends: Ends) -> Ast {
+    match ast {
+        Ast::Repeat { min: 0, .. } => nothing(),
+        Ast::Repeat { min: 1, inner, .. } => without_ends(*inner, ends),
+        Ast::Repeat { min, inner, .. } => repetition(*inner, min, Some(min)),
+        Ast::Branches(branches) => {
+            let branches = branches.into_iter();
+            let branches: Vec<Ast> = branches.map(|branch| without_ends(branch, ends)).collect();
+            if branches.contains(&nothing()) {
+                return nothing();
+            }
+            Ast::Branches(branches)
+        }
+        Ast::Concat(mut items) => {
+            if ends.last {
+                while let Some(last) = items.pop() {
+                    let last = without_ends(last, Ends::LAST);
+                    if last != nothing() {
+                        items.push(last);
+                        break;
+                    }
+                }
+            }
+            // What has been taken away leaves its neighbour at the end.
+            let mut is_first = ends.first;
+            let rest = items.into_iter().map(|item| {
+                let item = if is_first {
+                    without_ends(item, Ends::FIRST)
+                } else {
+                    item
+                };
+                is_first &= item == nothing();
+                item
+            });
+            concat(rest)
+        }
+        other => other,
+    }
+}
