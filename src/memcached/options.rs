@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memcached::Settings;
+use memcached::{Protocol, Settings};
 
 /// memcached's default of `-p`.
 const PORT: i32 = 11211;
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     /// Length of the queue of connections that wait to be accepted
     #[arg(short = 'b', long, value_name = "NUM", default_value_t = 1024)]
     listen_backlog: i32,
-    /// Protocol: ascii, or auto, which is the same until the binary protocol is here
+    /// Protocol: ascii, binary, or auto, where the first byte of a connection says which
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
     protocol: String,
     /// Largest item, with its head: 1k to 1024m
@@ -212,7 +212,19 @@ impl Arguments {
             Listening::Path(_) => None,
         });
         let interfaces = (!self.listen.is_empty()).then(|| self.listen.join(","));
+        let protocol = match self.protocol.as_str() {
+            "auto" => Protocol::Auto,
+            "ascii" => Protocol::Text,
+            "binary" => Protocol::Binary,
+            other => {
+                return Err(format!(
+                    "invalid value for binding protocol: {other} -- should be one of auto, \
+                     binary, or ascii"
+                ));
+            }
+        };
         let settings = Settings {
+            protocol,
             limit,
             refuses_when_full: self.disable_evictions,
             item_max,
@@ -261,13 +273,7 @@ impl Arguments {
         if let Some((_, what)) = missing.iter().find(|(is_wanted, _)| *is_wanted) {
             return Err(format!("{what} is not here yet"));
         }
-        match self.protocol.as_str() {
-            "ascii" | "auto" => Ok(()),
-            "binary" => Err("-B binary: the binary protocol is not here yet".to_owned()),
-            other => Err(format!(
-                "invalid value for binding protocol: {other} -- should be one of auto, binary, or ascii"
-            )),
-        }
+        Ok(())
     }
 
     /// What is said about options that mean nothing here.
@@ -441,7 +447,7 @@ mod tests {
             "-Y f",
             "-Z",
             "-e f",
-            "-B binary",
+            "-B http",
             "-k",
             "-o ext_path=x",
         ] {
@@ -450,6 +456,9 @@ mod tests {
         let told =
             plan("-l 127.0.0.1 -f 1.25 -o slab_reassign,no_lru_crawler,maxconns_fast").unwrap();
         assert_eq!(told.notices.len(), 3, "{:?}", told.notices);
+        assert_eq!(plan("").unwrap().settings.protocol, Protocol::Auto);
+        let protocol = plan("-B binary").unwrap().settings.protocol;
+        assert_eq!(protocol, Protocol::Binary);
         let timeout = plan("-o idle_timeout=5").unwrap().settings.idle_timeout;
         assert_eq!(timeout, Some(Duration::from_secs(5)));
     }

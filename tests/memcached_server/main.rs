@@ -349,11 +349,11 @@ fn pymemcache_gets_along_with_it() {
 }
 
 #[test]
-fn memccapable_finds_the_text_protocol_whole() {
+fn memccapable_finds_both_protocols_whole() {
     let server = Server::start(&[]);
     let port = server.port.to_string();
     let output = Command::new("memccapable")
-        .args(["-a", "-h", "127.0.0.1", "-p", &port])
+        .args(["-h", "127.0.0.1", "-p", &port])
         .output();
     let Ok(output) = output else {
         eprintln!("skipped: the Debian package libmemcached-tools is missing");
@@ -364,4 +364,8 @@ fn memccapable_finds_the_text_protocol_whole() {
         output.status.success() && !said.contains("[FAIL]"),
         "{said}"
     );
+    for protocol in ["ascii", "binary"] {
+        let passed = said.lines().filter(|line| line.starts_with(protocol));
+        assert!(passed.count() >= 20, "{protocol}: {said}");
+    }
 }

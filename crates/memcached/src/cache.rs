@@ -14,7 +14,7 @@ use crate::counts::{COUNTERS, Counts, Sums};
 pub(crate) const LIMIT_MIN_MEGABYTES: u32 = 8;
 
 /// Up to so many seconds an expiry is from now on; above it is a time of the wall clock.
-const RELATIVE_MAX: i32 = 60 * 60 * 24 * 30;
+const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// The clock begins here, so that 1 is a time that has passed.
 const CLOCK_BEGIN: Seconds = 2;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub threads: usize,
     /// `-b`
     pub backlog: i32,
+    /// `-B`
+    pub protocol: Protocol,
     /// `-F` turns it off: `flush_all`.
     pub allows_flush: bool,
     /// `-X` turns it off: dumps of keys.
@@ -67,6 +69,7 @@ impl Default for Settings {
             connections_max: Some(1024),
             threads: 4,
             backlog: 1024,
+            protocol: Protocol::Auto,
             allows_flush: true,
             allows_dump: true,
             allows_shutdown: false,
@@ -76,6 +79,29 @@ impl Default for Settings {
             interfaces: None,
             socket_path: None,
             socket_mask: 0o700,
+        }
+    }
+}
+
+/// Which protocols clients may speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// A connection's first byte says which.
+    #[default]
+    Auto,
+    /// Text and meta.
+    Text,
+    /// Packets.
+    Binary,
+}
+
+impl Protocol {
+    /// memcached's word for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Protocol::Auto => "auto-negotiate",
+            Protocol::Text => "ascii",
+            Protocol::Binary => "binary",
         }
     }
 }
@@ -207,13 +233,16 @@ pub(crate) struct Moment {
 impl Moment {
     /// When what a client says expires, does: 0 is never, below it at once, up to 30 days so much
     /// later, else a time of the wall clock.
-    pub(crate) fn expiry(self, said: i32) -> Option<Seconds> {
+    pub(crate) fn expiry(self, said: i64) -> Option<Seconds> {
         match said {
             0 => None,
             ..0 => Some(PASSED),
-            1..=RELATIVE_MAX => Some(self.now.saturating_add(said.unsigned_abs())),
+            1..=RELATIVE_MAX => {
+                let seconds = Seconds::try_from(said).unwrap_or(Seconds::MAX);
+                Some(self.now.saturating_add(seconds))
+            }
             _ => {
-                let left = u64::from(said.unsigned_abs()).saturating_sub(self.wall);
+                let left = said.unsigned_abs().saturating_sub(self.wall);
                 let left = Seconds::try_from(left).unwrap_or(Seconds::MAX);
                 match left {
                     0 => Some(PASSED),
@@ -260,7 +289,7 @@ mod tests {
         };
         assert_eq!(moment.expiry(0), None);
         assert_eq!(moment.expiry(-1), Some(PASSED));
-        assert_eq!(moment.expiry(i32::MIN), Some(PASSED));
+        assert_eq!(moment.expiry(i64::from(i32::MIN)), Some(PASSED));
         assert_eq!(moment.expiry(1), Some(101));
         assert_eq!(moment.expiry(2_592_000), Some(2_592_100));
         assert_eq!(moment.expiry(2_592_001), Some(PASSED));

@@ -1,5 +1,7 @@
 //! What goes on on one connection, without any I/O: bytes in, answers out.
 //!
+//! Its first byte says whether it speaks by lines, as here, or by packets (`binary.rs`).
+//!
 //! ```text
 //!            ┌──────────── line ◀───────────┐
 //!  get  ─────┼─▶ keys ──────── its end ─────┤
@@ -14,6 +16,7 @@
 
 use std::sync::atomic::Ordering;
 
+use proto::memcached::binary::REQUEST_MAGIC;
 use proto::memcached::command::{
     self, BAD_DATA, BAD_FORMAT, Command, KEY_LENGTH_MAX, LINE_LENGTH_MAX, LINE_LENGTH_MIN, Line,
     Lookup, Mode, NextKey, Store, Words,
@@ -21,7 +24,8 @@ use proto::memcached::command::{
 use proto::memcached::meta::{Meta, Verb};
 use store::{Cas, Cursor, Large};
 
-use crate::cache::{Ending, LIMIT_MIN_MEGABYTES, Moment, Shared};
+use crate::binary::Packets;
+use crate::cache::{Ending, LIMIT_MIN_MEGABYTES, Moment, Protocol, Shared};
 use crate::counts::Counter;
 use crate::meta;
 use crate::output::Output;
@@ -43,9 +47,13 @@ pub(crate) enum Next {
     Close,
 }
 
-/// What comes next on a connection.
+/// What a connection speaks, and what comes next there.
 #[derive(Debug)]
 enum State {
+    /// Its first byte, which says what it speaks.
+    First,
+    /// The binary protocol.
+    Packets(Packets),
     /// A line.
     Line,
     /// Keys of a line, up to its end.
@@ -98,19 +106,24 @@ pub(crate) struct Conversation {
 }
 
 /// A step: what was taken, and what the connection does next where it cannot go on.
-type Step = (usize, Option<Next>);
+pub(crate) type Step = (usize, Option<Next>);
 
 impl Conversation {
     pub(crate) fn new() -> Conversation {
         Conversation {
-            state: State::Line,
+            state: State::First,
             pending: Vec::new(),
         }
     }
 
     /// Whether nothing has been begun.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Line) && self.pending.is_empty()
+        let is_between = match &self.state {
+            State::First | State::Line => true,
+            State::Packets(packets) => packets.is_idle(),
+            _ => false,
+        };
+        is_between && self.pending.is_empty()
     }
 
     /// Takes what was received; nothing where it only goes on.
@@ -161,6 +174,8 @@ impl Conversation {
 
     fn step(&mut self, input: &[u8], shared: &Shared, moment: Moment, out: &mut Output) -> Step {
         match &mut self.state {
+            State::First => (0, self.begin(input, shared.cache.settings.protocol)),
+            State::Packets(packets) => packets.step(input, shared, moment, out),
             State::Line => self.line(input, shared, moment, out),
             State::Keys(lookup) => {
                 let lookup = *lookup;
@@ -206,6 +221,20 @@ impl Conversation {
                 (0, None)
             }
         }
+    }
+
+    /// Finds out what the client speaks. Where that cannot be, what comes next is returned.
+    fn begin(&mut self, input: &[u8], allowed: Protocol) -> Option<Next> {
+        let Some(first) = input.first() else {
+            return Some(Next::Receive);
+        };
+        let is_binary = *first == REQUEST_MAGIC;
+        self.state = match allowed {
+            Protocol::Auto | Protocol::Binary if is_binary => State::Packets(Packets::default()),
+            Protocol::Auto | Protocol::Text => State::Line,
+            Protocol::Binary => return Some(Next::Close),
+        };
+        None
     }
 
     fn line(&mut self, input: &[u8], shared: &Shared, moment: Moment, out: &mut Output) -> Step {
@@ -467,7 +496,7 @@ fn deliver(
                 mode: store.mode,
                 key,
                 flags: store.flags,
-                expires: moment.expiry(store.expires),
+                expires: moment.expiry(i64::from(store.expires)),
                 compare: store.compare,
                 cas: Cas::Next,
                 marks: 0,
@@ -538,7 +567,10 @@ fn carry_out(
             Counted::Missing | Counted::Mismatch => "NOT_FOUND",
             Counted::NoMemory => "SERVER_ERROR out of memory",
         },
-        Command::FlushAll { delay } => flush(delay, shared, moment),
+        Command::FlushAll { delay } => match flush(i64::from(delay), shared, moment) {
+            Ok(()) => "OK",
+            Err(refused) => refused,
+        },
         Command::Verbosity { level } => {
             let level = level.min(VERBOSITY_MAX);
             shared.cache.verbosity.store(level, Ordering::Relaxed);
@@ -560,17 +592,22 @@ fn carry_out(
     Some(Answer::Text(answer))
 }
 
-fn flush(delay: i32, shared: &Shared, moment: Moment) -> &'static str {
+/// Forgets all that is there, now or later.
+///
+/// # Errors
+///
+/// The words of the text protocol where that is not allowed.
+pub(crate) fn flush(delay: i64, shared: &Shared, moment: Moment) -> Result<(), &'static str> {
     shared.counts.add(Counter::Flushes, 1);
     if !shared.cache.settings.allows_flush {
-        return "CLIENT_ERROR flush_all not allowed";
+        return Err("CLIENT_ERROR flush_all not allowed");
     }
     let at = match delay {
         ..=0 => moment.now,
         _ => moment.expiry(delay).unwrap_or(moment.now),
     };
     shared.cache.store.flush(at, moment.now);
-    "OK"
+    Ok(())
 }
 
 fn memory_limit(megabytes: u32, shared: &Shared, moment: Moment) -> &'static str {

@@ -115,7 +115,7 @@ pub(crate) fn get(shared: &Shared, moment: Moment, meta: &Meta<'_>, key: &[u8], 
         Change::Write(Write {
             content: Content::Copied(&[]),
             flags: 0,
-            expires: moment.expiry(options.expires.unwrap_or(expires)),
+            expires: moment.expiry(i64::from(options.expires.unwrap_or(expires))),
             cas: cas_of(options),
             marks: TOKEN_SENT | marks_of(options),
         })
@@ -137,7 +137,7 @@ pub(crate) fn get(shared: &Shared, moment: Moment, meta: &Meta<'_>, key: &[u8], 
                 length: 0,
                 flags: 0,
                 cas,
-                expires: moment.expiry(options.expires.or(options.vivify).unwrap_or(0)),
+                expires: moment.expiry(i64::from(options.expires.or(options.vivify).unwrap_or(0))),
                 used: moment.now,
                 is_read: false,
             };
@@ -181,10 +181,14 @@ fn tell(item: &Item<'_>, moment: Moment, meta: &Meta<'_>, out: &mut Output) -> R
     for flag in meta.flags {
         match flag.first() {
             Some(b'T') => {
-                told.expires = options.expires.and_then(|expires| moment.expiry(expires));
+                told.expires = options
+                    .expires
+                    .and_then(|expires| moment.expiry(i64::from(expires)));
             }
             Some(b'R') => {
-                let recache = options.recache.and_then(|recache| moment.expiry(recache));
+                let recache = options
+                    .recache
+                    .and_then(|recache| moment.expiry(i64::from(recache)));
                 wins |= !is_sent && told.expires.is_some_and(|at| at < recache.unwrap_or(0));
             }
             _ => told.add(flag, moment, out),
@@ -206,7 +210,9 @@ fn tell(item: &Item<'_>, moment: Moment, meta: &Meta<'_>, out: &mut Output) -> R
         out.text(b"\r\n");
     }
     Revision {
-        expires: options.expires.map(|expires| moment.expiry(expires)),
+        expires: options
+            .expires
+            .map(|expires| moment.expiry(i64::from(expires))),
         cas: None,
         marks: wins.then_some(item.marks | TOKEN_SENT),
         is_use: !options.no_update,
@@ -231,12 +237,16 @@ pub(crate) fn set(
         mode,
         key,
         flags: options.flags,
-        expires: options.expires.and_then(|expires| moment.expiry(expires)),
+        expires: options
+            .expires
+            .and_then(|expires| moment.expiry(i64::from(expires))),
         compare: options.compare.unwrap_or(0),
         cas: cas_of(options),
         marks: marks_of(options),
         allows_stale: options.is_stale,
-        vivify: options.vivify.map(|expires| moment.expiry(expires)),
+        vivify: options
+            .vivify
+            .map(|expires| moment.expiry(i64::from(expires))),
     };
     let stored = text::store(shared, moment, &storing, sent);
     let (status, cas, length) = match stored {
@@ -274,7 +284,9 @@ pub(crate) fn delete(
     out: &mut Output,
 ) {
     let options = &meta.options;
-    let expires = options.expires.map(|expires| moment.expiry(expires));
+    let expires = options
+        .expires
+        .map(|expires| moment.expiry(i64::from(expires)));
     let mut is_other = false;
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         let Some(item) = item else {
@@ -352,7 +364,7 @@ pub(crate) fn arithmetic(
         Counted::Yes(value, cas, expires) => {
             if let Some(expires) = options.expires {
                 let revision = Revision {
-                    expires: Some(moment.expiry(expires)),
+                    expires: Some(moment.expiry(i64::from(expires))),
                     ..Revision::default()
                 };
                 let store = &shared.cache.store;
@@ -378,7 +390,7 @@ fn make_counter(
     expires: i32,
 ) -> Option<Counted> {
     let options = &meta.options;
-    let expires = moment.expiry(expires);
+    let expires = moment.expiry(i64::from(expires));
     let mut digits = Digits::default();
     let outcome = shared.cache.store.update(key, moment.now, |item| {
         if item.is_some() {
@@ -428,7 +440,9 @@ fn tell_counted(
     for flag in meta.flags {
         match flag.first() {
             Some(b'T') => {
-                told.expires = options.expires.and_then(|expires| moment.expiry(expires));
+                told.expires = options
+                    .expires
+                    .and_then(|expires| moment.expiry(i64::from(expires)));
             }
             Some(b't' | b'c' | b'O' | b'k') => told.add(flag, moment, out),
             _ => {}

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
+use proto::memcached::binary::{Head, Lengths, Status};
 use proto::memcached::command::{self, Words};
 
 use crate::cache::{Moment, Shared};
@@ -13,128 +14,187 @@ use crate::counts::{Counter, NAMES};
 use crate::output::Output;
 
 /// What clients take for the version of memcached: some look whether it is new enough.
-const VERSION: &str = "1.6.45";
+pub(crate) const VERSION: &str = "1.6.45";
 
 /// The answer to `version`.
 pub(crate) const VERSION_LINE: &str = "VERSION 1.6.45";
 
 /// Answers `stats`, with what stands behind it.
-pub(crate) fn answer(mut words: Words<'_>, shared: &Shared, moment: Moment, out: &mut Output) {
+pub(crate) fn answer(words: Words<'_>, shared: &Shared, moment: Moment, out: &mut Output) {
+    let report = Report {
+        out,
+        form: Form::Lines,
+    };
+    match tell(words, shared, moment, report) {
+        Told::Facts => out.line("END"),
+        Told::Reset => out.line("RESET"),
+        Told::Unknown => out.line(command::ERROR),
+    }
+}
+
+/// Answers the binary protocol's Stat, whose key says of what.
+pub(crate) fn answer_packet(
+    head: &Head,
+    key: &[u8],
+    shared: &Shared,
+    moment: Moment,
+    out: &mut Output,
+) {
+    let form = Form::Packets(head);
+    match tell(Words::of(key), shared, moment, Report { out, form }) {
+        // A packet without a name is the last.
+        Told::Facts | Told::Reset => {
+            out.text(&head.response(Status::Done, Lengths::default(), 0));
+        }
+        Told::Unknown => {
+            let text = Status::NotFound.text();
+            let lengths = Lengths {
+                value: text.len(),
+                ..Lengths::default()
+            };
+            out.text(&head.response(Status::NotFound, lengths, 0));
+            out.text(text.as_bytes());
+        }
+    }
+}
+
+/// What has been told.
+enum Told {
+    Facts,
+    /// Counting begins anew.
+    Reset,
+    /// There is no such kind of statistics.
+    Unknown,
+}
+
+fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Report<'_>) -> Told {
     match words.next() {
-        None => general(shared, moment, out),
-        Some(b"settings") => settings(shared, out),
+        None => general(shared, moment, &mut report),
+        Some(b"settings") => settings(shared, &mut report),
         Some(b"reset") => {
             shared.cache.forget_counts();
-            return out.line("RESET");
+            return Told::Reset;
         }
         // There are no slabs, and sizes are not counted.
         Some(b"items") => {}
         Some(b"slabs") => {
-            stat(out, "active_slabs", 0);
-            stat(out, "total_malloced", shared.cache.store.counts().occupied);
+            report.stat("active_slabs", 0);
+            report.stat("total_malloced", shared.cache.store.counts().occupied);
         }
-        Some(b"sizes") => stat(out, "sizes_status", "disabled"),
-        Some(_) => return out.line(command::ERROR),
+        Some(b"sizes") => report.stat("sizes_status", "disabled"),
+        Some(_) => return Told::Unknown,
     }
-    out.line("END");
+    Told::Facts
 }
 
-fn stat(out: &mut Output, name: &str, value: impl Display) {
-    out.line(&format!("STAT {name} {value}"));
+/// Where statistics are written.
+struct Report<'a> {
+    out: &'a mut Output,
+    form: Form<'a>,
 }
 
-fn general(shared: &Shared, moment: Moment, out: &mut Output) {
+/// How statistics are written.
+#[derive(Clone, Copy)]
+enum Form<'a> {
+    /// A line each.
+    Lines,
+    /// A response each to this request, name and value as its key and value.
+    Packets(&'a Head),
+}
+
+impl Report<'_> {
+    fn stat(&mut self, name: &str, value: impl Display) {
+        match self.form {
+            Form::Lines => self.out.line(&format!("STAT {name} {value}")),
+            Form::Packets(head) => {
+                let value = value.to_string();
+                let lengths = Lengths {
+                    extras: 0,
+                    key: name.len() as u16,
+                    value: value.len(),
+                };
+                self.out.text(&head.response(Status::Done, lengths, 0));
+                self.out.text(name.as_bytes());
+                self.out.text(value.as_bytes());
+            }
+        }
+    }
+}
+
+fn general(shared: &Shared, moment: Moment, report: &mut Report<'_>) {
     let cache = &shared.cache;
     let sums = cache.sums();
     let sum = |counter: Counter| sums.get(counter as usize).copied().unwrap_or(0);
     let counts = cache.store.counts();
     let connections = cache.connections.load(Ordering::Relaxed);
-    stat(out, "pid", std::process::id());
-    stat(out, "uptime", moment.now.saturating_sub(1));
-    stat(out, "time", moment.wall);
-    stat(out, "version", VERSION);
-    stat(
-        out,
-        "server",
-        concat!("tidegate/", env!("CARGO_PKG_VERSION")),
-    );
-    stat(out, "pointer_size", usize::BITS);
+    report.stat("pid", std::process::id());
+    report.stat("uptime", moment.now.saturating_sub(1));
+    report.stat("time", moment.wall);
+    report.stat("version", VERSION);
+    report.stat("server", concat!("tidegate/", env!("CARGO_PKG_VERSION")));
+    report.stat("pointer_size", usize::BITS);
     let [user, system] = processor_time();
-    stat(out, "rusage_user", format_args!("{user:.6}"));
-    stat(out, "rusage_system", format_args!("{system:.6}"));
-    stat(
-        out,
+    report.stat("rusage_user", format_args!("{user:.6}"));
+    report.stat("rusage_system", format_args!("{system:.6}"));
+    report.stat(
         "max_connections",
         cache.settings.connections_max.unwrap_or(0),
     );
-    stat(out, "curr_connections", connections);
-    stat(
-        out,
-        "total_connections",
-        cache.accepted.load(Ordering::Relaxed),
-    );
-    stat(
-        out,
-        "cmd_get",
-        sum(Counter::GetHits) + sum(Counter::GetMisses),
-    );
+    report.stat("curr_connections", connections);
+    report.stat("total_connections", cache.accepted.load(Ordering::Relaxed));
+    report.stat("cmd_get", sum(Counter::GetHits) + sum(Counter::GetMisses));
     for (name, value) in NAMES.iter().zip(sums) {
-        stat(out, name, value);
+        report.stat(name, value);
     }
-    stat(out, "limit_maxbytes", cache.limit.load(Ordering::Relaxed));
-    stat(out, "accepting_conns", 1);
-    stat(out, "threads", cache.settings.threads);
-    stat(out, "hash_bytes", counts.tables);
-    stat(out, "bytes", counts.live);
-    stat(out, "bytes_occupied", counts.occupied);
-    stat(out, "curr_items", counts.objects);
-    stat(out, "total_items", counts.stored);
-    stat(out, "expired_unfetched", counts.expired_unread);
-    stat(out, "evicted_unfetched", counts.evicted_unread);
-    stat(out, "evictions", counts.evicted);
-    stat(out, "reclaimed", counts.expired);
+    report.stat("limit_maxbytes", cache.limit.load(Ordering::Relaxed));
+    report.stat("accepting_conns", 1);
+    report.stat("threads", cache.settings.threads);
+    report.stat("hash_bytes", counts.tables);
+    report.stat("bytes", counts.live);
+    report.stat("bytes_occupied", counts.occupied);
+    report.stat("curr_items", counts.objects);
+    report.stat("total_items", counts.stored);
+    report.stat("expired_unfetched", counts.expired_unread);
+    report.stat("evicted_unfetched", counts.evicted_unread);
+    report.stat("evictions", counts.evicted);
+    report.stat("reclaimed", counts.expired);
 }
 
-fn settings(shared: &Shared, out: &mut Output) {
+fn settings(shared: &Shared, report: &mut Report<'_>) {
     let cache = &shared.cache;
     let settings = &cache.settings;
     let yes = |is_on| if is_on { "yes" } else { "no" };
-    stat(out, "maxbytes", cache.limit.load(Ordering::Relaxed));
-    stat(out, "maxconns", settings.connections_max.unwrap_or(0));
-    stat(out, "tcpport", settings.port);
-    stat(out, "udpport", 0);
-    stat(
-        out,
-        "inter",
-        settings.interfaces.as_deref().unwrap_or("NULL"),
-    );
-    stat(out, "verbosity", cache.verbosity.load(Ordering::Relaxed));
+    report.stat("maxbytes", cache.limit.load(Ordering::Relaxed));
+    report.stat("maxconns", settings.connections_max.unwrap_or(0));
+    report.stat("tcpport", settings.port);
+    report.stat("udpport", 0);
+    report.stat("inter", settings.interfaces.as_deref().unwrap_or("NULL"));
+    report.stat("verbosity", cache.verbosity.load(Ordering::Relaxed));
     let evictions = if settings.refuses_when_full {
         "off"
     } else {
         "on"
     };
-    stat(out, "evictions", evictions);
-    stat(
-        out,
+    report.stat("evictions", evictions);
+    report.stat(
         "domain_socket",
         settings.socket_path.as_deref().unwrap_or("NULL"),
     );
-    stat(out, "umask", format_args!("{:o}", settings.socket_mask));
-    stat(out, "shutdown_command", yes(settings.allows_shutdown));
-    stat(out, "num_threads", settings.threads);
-    stat(out, "cas_enabled", "yes");
-    stat(out, "tcp_backlog", settings.backlog);
-    stat(out, "binding_protocol", "ascii");
-    stat(out, "auth_enabled_sasl", "no");
-    stat(out, "auth_enabled_ascii", "no");
-    stat(out, "item_size_max", settings.item_max);
-    stat(out, "maxconns_fast", "yes");
-    stat(out, "flush_enabled", yes(settings.allows_flush));
-    stat(out, "dump_enabled", yes(settings.allows_dump));
+    report.stat("umask", format_args!("{:o}", settings.socket_mask));
+    report.stat("shutdown_command", yes(settings.allows_shutdown));
+    report.stat("num_threads", settings.threads);
+    report.stat("cas_enabled", "yes");
+    report.stat("tcp_backlog", settings.backlog);
+    report.stat("binding_protocol", settings.protocol.name());
+    report.stat("auth_enabled_sasl", "no");
+    report.stat("auth_enabled_ascii", "no");
+    report.stat("item_size_max", settings.item_max);
+    report.stat("maxconns_fast", "yes");
+    report.stat("flush_enabled", yes(settings.allows_flush));
+    report.stat("dump_enabled", yes(settings.allows_dump));
     let idle = settings.idle_timeout.map_or(0, |timeout| timeout.as_secs());
-    stat(out, "idle_timeout", idle);
-    stat(out, "ssl_enabled", "no");
+    report.stat("idle_timeout", idle);
+    report.stat("ssl_enabled", "no");
 }
 
 /// Seconds that the process has used in itself and in the kernel, from proc_pid_stat(5).

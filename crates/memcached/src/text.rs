@@ -206,7 +206,7 @@ pub(crate) fn lookup(
         return;
     };
     let revision = Revision {
-        expires: Some(moment.expiry(expires)),
+        expires: Some(moment.expiry(i64::from(expires))),
         is_use: true,
         ..Revision::default()
     };
@@ -222,7 +222,7 @@ pub(crate) fn lookup(
 /// `touch`
 pub(crate) fn touch(shared: &Shared, moment: Moment, key: &[u8], expires: i32) -> &'static str {
     let revision = Revision {
-        expires: Some(moment.expiry(expires)),
+        expires: Some(moment.expiry(i64::from(expires))),
         is_use: true,
         ..Revision::default()
     };
@@ -236,7 +236,7 @@ pub(crate) fn touch(shared: &Shared, moment: Moment, key: &[u8], expires: i32) -
     }
 }
 
-fn count_touch(shared: &Shared, outcome: Outcome) {
+pub(crate) fn count_touch(shared: &Shared, outcome: Outcome) {
     shared.counts.add(Counter::Touches, 1);
     let counter = match outcome {
         Outcome::Stored(_) => Counter::TouchHits,

@@ -3,10 +3,11 @@
 //! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification (*Retrieval command*); the reference for
 //! what is taken and for words is `ngx_http_memcached_module`.
 //!
-//! What a server reads is [`command`], and [`meta`] for the meta protocol.
+//! What a server reads is [`command`], [`meta`] for the meta protocol, and [`binary`].
 //!
-//! Not here: storing, more than one key a request, the binary protocol.
+//! Not here: storing, and more than one key a request.
 
+pub mod binary;
 pub mod command;
 pub mod meta;
 

@@ -1,74 +1,10 @@
 //! Conversations without a network: expected answers are those of memcached 1.6.45.
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use crate::cache::{Cache, Settings};
+use crate::cache::Settings;
 use crate::output::OUTPUT_MAX;
+use crate::testing::{Client, MOMENT, settings, shared_by};
 
 use super::*;
-
-const MOMENT: Moment = Moment {
-    now: 100,
-    wall: 1_800_000_000,
-};
-
-fn settings() -> Settings {
-    Settings {
-        limit: 64 << 20,
-        refuses_when_full: false,
-        item_max: 1 << 20,
-        connections_max: Some(10),
-        threads: 1,
-        backlog: 5,
-        allows_flush: true,
-        allows_dump: true,
-        allows_shutdown: false,
-        verbosity: 0,
-        idle_timeout: None,
-        port: 11211,
-        interfaces: None,
-        socket_path: None,
-        socket_mask: 0o077,
-    }
-}
-
-fn shared_by(settings: Settings) -> Shared {
-    let cache = Cache::new(settings, Instant::now(), Box::new(|_| {}));
-    Shared::new(Arc::new(cache))
-}
-
-/// One client of a server.
-struct Client {
-    conversation: Conversation,
-    out: Output,
-    answers: Vec<u8>,
-    is_closed: bool,
-}
-
-impl Client {
-    fn new() -> Client {
-        Client {
-            conversation: Conversation::new(),
-            out: Output::default(),
-            answers: Vec::new(),
-            is_closed: false,
-        }
-    }
-
-    fn send(&mut self, shared: &Shared, moment: Moment, mut bytes: &[u8]) {
-        loop {
-            let next = self.conversation.take(bytes, shared, moment, &mut self.out);
-            bytes = &[];
-            assert!(self.out.len() < OUTPUT_MAX + (1 << 20) + 1000);
-            self.answers.extend(self.out.take().flatten());
-            self.is_closed |= next == Next::Close;
-            if next != Next::Send {
-                return;
-            }
-        }
-    }
-}
 
 /// What a client is answered that sends all at once, and byte by byte, to a server each.
 fn talk(input: &str) -> String {

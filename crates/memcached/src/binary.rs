@@ -1,0 +1,484 @@
+//! The binary protocol on one connection, without any I/O: packets in, packets out.
+//!
+//! ```text
+//!         ┌────── head, extras, key ◀─────┐
+//!  set ───┼─▶ value ──────── its end ─────┤
+//!  refused┴─▶ skip ──────────── its end ──┘
+//! ```
+//!
+//! What a packet holds before its value is at most [`HEAD_LENGTH`], 255 and [`KEY_LENGTH_MAX`] bytes
+//! long; longer keys are refused by their head. A value that comes in pieces is gathered as long as an
+//! item may be.
+
+use proto::memcached::binary::{
+    BadHead, Command, Condition, Count, HEAD_LENGTH, Head, Lengths, Request, Status,
+};
+use proto::memcached::command::{KEY_LENGTH_MAX, Mode};
+use store::{Cas, Change, Item, Large, Outcome, Revision};
+
+use crate::cache::{Moment, Shared};
+use crate::conversation::{Next, Step, flush};
+use crate::counts::Counter;
+use crate::output::{Digits, Output};
+use crate::size_classes::item_size;
+use crate::stats;
+use crate::text::{self, BINARY_KEY, Counted, Sent, Stored, Storing};
+
+/// What a connection reads next.
+#[derive(Debug, Default)]
+enum State {
+    /// A packet's head, extras and key.
+    #[default]
+    Head,
+    /// The value of a packet, of which a part has come.
+    Value(Box<Receiving>),
+    /// So many bytes of a value that nobody wants.
+    Skip(usize),
+}
+
+/// A value that comes in pieces.
+#[derive(Debug)]
+struct Receiving {
+    head: Head,
+    request: Request,
+    value: Large,
+    /// Bytes of the value that are still to come.
+    left: usize,
+}
+
+/// The packets of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Packets {
+    state: State,
+}
+
+/// One packet of a client, but for its value.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    head: &'a Head,
+    request: Request,
+    key: &'a [u8],
+}
+
+impl Packets {
+    /// Whether no packet has been begun.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Head)
+    }
+
+    /// Takes one step: a packet, or a part of one.
+    pub(crate) fn step(
+        &mut self,
+        input: &[u8],
+        shared: &Shared,
+        moment: Moment,
+        out: &mut Output,
+    ) -> Step {
+        match &mut self.state {
+            State::Head => self.packet(input, shared, moment, out),
+            State::Value(receiving) => {
+                let used = receiving.left.min(input.len());
+                receiving
+                    .value
+                    .extend(input.get(..used).unwrap_or_default());
+                receiving.left -= used;
+                if receiving.left > 0 {
+                    return (used, Some(Next::Receive));
+                }
+                if let State::Value(whole) = std::mem::take(&mut self.state) {
+                    let key = whole.value.key().to_vec();
+                    let packet = Packet {
+                        head: &whole.head,
+                        request: whole.request,
+                        key: &key,
+                    };
+                    packet.store(Sent::Gathered(whole.value), shared, moment, out);
+                }
+                (used, None)
+            }
+            State::Skip(left) => {
+                let used = input.len().min(*left);
+                *left -= used;
+                if *left > 0 {
+                    return (used, Some(Next::Receive));
+                }
+                self.state = State::Head;
+                (used, None)
+            }
+        }
+    }
+
+    fn packet(&mut self, input: &[u8], shared: &Shared, moment: Moment, out: &mut Output) -> Step {
+        let Some((head, rest)) = input.split_first_chunk::<HEAD_LENGTH>() else {
+            return (0, Some(Next::Receive));
+        };
+        let head = match Head::parse(head) {
+            Ok(head) => head,
+            Err(BadHead::Magic) => return (HEAD_LENGTH, Some(Next::Close)),
+            Err(BadHead::Lengths(head)) => {
+                fail(&head, Status::UnknownCommand, out);
+                return (HEAD_LENGTH, Some(Next::Close));
+            }
+            Err(BadHead::TooLong(head)) => {
+                fail(&head, Status::InvalidArguments, out);
+                return (HEAD_LENGTH, Some(Next::Close));
+            }
+        };
+        if head.key > KEY_LENGTH_MAX {
+            fail(&head, Status::InvalidArguments, out);
+            return (HEAD_LENGTH, Some(Next::Close));
+        }
+        let Some((extras, rest)) = rest.split_at_checked(head.extras) else {
+            return (0, Some(Next::Receive));
+        };
+        let Some((key, rest)) = rest.split_at_checked(head.key) else {
+            return (0, Some(Next::Receive));
+        };
+        let used = HEAD_LENGTH + head.extras + head.key;
+        let request = match head.command(extras) {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                fail(&head, Status::UnknownCommand, out);
+                self.state = State::Skip(head.value());
+                return (used, None);
+            }
+            Err(_) => {
+                fail(&head, Status::InvalidArguments, out);
+                return (used, Some(Next::Close));
+            }
+        };
+        let packet = Packet {
+            head: &head,
+            request,
+            key,
+        };
+        match request.command {
+            Command::Quit => {
+                packet.done(out);
+                return (used, Some(Next::Close));
+            }
+            Command::Set { .. } | Command::Join { .. } => {
+                let of_value = self.value(packet, rest, shared, moment, out);
+                return (used + of_value, None);
+            }
+            Command::ListMechanisms | Command::Authenticate { .. } => {
+                fail(&head, Status::UnknownCommand, out);
+                self.state = State::Skip(head.value());
+            }
+            _ => packet.carry_out(shared, moment, out),
+        }
+        (used, None)
+    }
+
+    /// Takes the value of a packet, or what has come of it. How many bytes that took is returned.
+    fn value(
+        &mut self,
+        packet: Packet<'_>,
+        input: &[u8],
+        shared: &Shared,
+        moment: Moment,
+        out: &mut Output,
+    ) -> usize {
+        let length = packet.head.value();
+        let flags = match packet.request.command {
+            Command::Set { flags, .. } => flags,
+            _ => 0,
+        };
+        if item_size(packet.key.len(), flags, length) > shared.cache.settings.item_max {
+            shared.counts.add(Counter::TooLarge, 1);
+            fail(packet.head, Status::TooLarge, out);
+            // What was there must not answer for what was to take its place.
+            if let Command::Set {
+                condition: Condition::None,
+                ..
+            } = packet.request.command
+            {
+                shared.cache.store.remove(packet.key, moment.now);
+            }
+            self.state = State::Skip(length);
+            return 0;
+        }
+        if let Some(value) = input.get(..length) {
+            packet.store(Sent::Whole(value), shared, moment, out);
+            return length;
+        }
+        self.state = State::Value(Box::new(Receiving {
+            head: *packet.head,
+            request: packet.request,
+            value: Large::new(packet.key, 0),
+            left: length,
+        }));
+        0
+    }
+}
+
+impl Packet<'_> {
+    /// A success without a value, which quiet commands leave out.
+    fn done(&self, out: &mut Output) {
+        self.done_with_cas(0, out);
+    }
+
+    fn done_with_cas(&self, cas: u64, out: &mut Output) {
+        if !self.request.is_quiet {
+            let head = self.head.response(Status::Done, Lengths::default(), cas);
+            out.text(&head);
+        }
+    }
+
+    fn fail(&self, status: Status, out: &mut Output) {
+        fail(self.head, status, out);
+    }
+
+    /// Does what needs no value.
+    fn carry_out(&self, shared: &Shared, moment: Moment, out: &mut Output) {
+        match self.request.command {
+            Command::Get { with_key } => {
+                let store = &shared.cache.store;
+                let tell = |item: Item<'_>| self.tell(&item, with_key, out);
+                let found = store.get(self.key, moment.now, tell).is_some();
+                let counter = if found {
+                    Counter::GetHits
+                } else {
+                    Counter::GetMisses
+                };
+                shared.counts.add(counter, 1);
+                if !found {
+                    self.miss(with_key, out);
+                }
+            }
+            Command::Touch { expires } => {
+                let tell = |item: Item<'_>, out: &mut Output| self.tell_flags(&item, out);
+                self.touch(expires, tell, false, shared, moment, out);
+            }
+            Command::GetAndTouch { expires, with_key } => {
+                let tell = |item: Item<'_>, out: &mut Output| self.tell(&item, with_key, out);
+                self.touch(expires, tell, with_key, shared, moment, out);
+            }
+            Command::Delete => self.delete(shared, moment, out),
+            Command::Count(count) => self.count(count, shared, moment, out),
+            Command::Flush { delay } => match flush(i64::from(delay), shared, moment) {
+                Ok(()) => self.done(out),
+                Err(_) => self.fail(Status::NotAuthenticated, out),
+            },
+            Command::Noop => self.done(out),
+            Command::Version => self.whole(stats::VERSION.as_bytes(), out),
+            Command::Stats => stats::answer_packet(self.head, self.key, shared, moment, out),
+            // What has a value, and what ends the connection, were told apart before.
+            Command::Set { .. }
+            | Command::Join { .. }
+            | Command::Quit
+            | Command::ListMechanisms
+            | Command::Authenticate { .. } => {}
+        }
+    }
+
+    /// A success with a value.
+    fn whole(&self, value: &[u8], out: &mut Output) {
+        let lengths = Lengths {
+            value: value.len(),
+            ..Lengths::default()
+        };
+        out.text(&self.head.response(Status::Done, lengths, 0));
+        out.text(value);
+    }
+
+    /// An item that was found: flags, the key where it is asked for, the value.
+    fn tell(&self, item: &Item<'_>, with_key: bool, out: &mut Output) {
+        let key = if with_key { self.key } else { &[] };
+        let lengths = Lengths {
+            extras: 4,
+            key: key.len() as u16,
+            value: item.value.len(),
+        };
+        out.text(&self.head.response(Status::Done, lengths, item.cas));
+        out.text(&item.flags.to_be_bytes());
+        out.text(key);
+        out.value(item.value);
+    }
+
+    /// What Touch answers: flags alone.
+    fn tell_flags(&self, item: &Item<'_>, out: &mut Output) {
+        let lengths = Lengths {
+            extras: 4,
+            ..Lengths::default()
+        };
+        out.text(&self.head.response(Status::Done, lengths, item.cas));
+        out.text(&item.flags.to_be_bytes());
+    }
+
+    /// An item that was not found, which quiet commands leave out.
+    fn miss(&self, with_key: bool, out: &mut Output) {
+        if self.request.is_quiet {
+            return;
+        }
+        if !with_key {
+            return self.fail(Status::NotFound, out);
+        }
+        let lengths = Lengths {
+            key: self.key.len() as u16,
+            ..Lengths::default()
+        };
+        out.text(&self.head.response(Status::NotFound, lengths, 0));
+        out.text(self.key);
+    }
+
+    fn touch(
+        &self,
+        expires: u32,
+        tell: impl Fn(Item<'_>, &mut Output),
+        with_key: bool,
+        shared: &Shared,
+        moment: Moment,
+        out: &mut Output,
+    ) {
+        let revision = Revision {
+            expires: Some(moment.expiry(i64::from(expires))),
+            is_use: true,
+            ..Revision::default()
+        };
+        let store = &shared.cache.store;
+        let outcome = store.update(self.key, moment.now, |item| {
+            item.map_or(Change::Keep, |item| {
+                tell(item, out);
+                Change::Revise(revision)
+            })
+        });
+        text::count_touch(shared, outcome);
+        if !matches!(outcome, Outcome::Stored(_)) {
+            self.miss(with_key, out);
+        }
+    }
+
+    fn delete(&self, shared: &Shared, moment: Moment, out: &mut Output) {
+        let mut refused = Status::NotFound;
+        let outcome = shared
+            .cache
+            .store
+            .update(self.key, moment.now, |item| match item {
+                Some(item) if self.head.cas == 0 || self.head.cas == item.cas => Change::Remove,
+                Some(_) => {
+                    refused = Status::Exists;
+                    Change::Keep
+                }
+                None => Change::Keep,
+            });
+        if matches!(outcome, Outcome::Removed) {
+            shared.counts.add(Counter::DeleteHits, 1);
+            return self.done(out);
+        }
+        if refused == Status::NotFound {
+            shared.counts.add(Counter::DeleteMisses, 1);
+        }
+        self.fail(refused, out);
+    }
+
+    fn count(&self, count: Count, shared: &Shared, moment: Moment, out: &mut Output) {
+        let delta = (count.delta, count.is_decrement);
+        let compare = Some(self.head.cas);
+        let counted = text::count(shared, moment, self.key, delta, compare, Cas::Next);
+        let (value, cas) = match (counted, count.initial) {
+            (Counted::Yes(value, cas, _), _) => (value, cas),
+            (Counted::Missing, Some((initial, expires))) => {
+                let mut digits = Digits::default();
+                let storing = Storing {
+                    mode: Mode::Add,
+                    expires: moment.expiry(i64::from(expires)),
+                    ..self.storing()
+                };
+                let sent = Sent::Whole(digits.write(initial));
+                match text::store(shared, moment, &storing, sent) {
+                    Stored::Yes(cas, _) => (initial, cas),
+                    Stored::NoMemory => return self.fail(Status::OutOfMemory, out),
+                    _ => return self.fail(Status::NotStored, out),
+                }
+            }
+            (Counted::Missing, None) => return self.fail(Status::NotFound, out),
+            (Counted::Mismatch, _) => return self.fail(Status::Exists, out),
+            (Counted::NotNumeric, _) => return self.fail(Status::NotNumeric, out),
+            (Counted::NoMemory, _) => return self.fail(Status::OutOfMemory, out),
+        };
+        if !self.request.is_quiet {
+            let lengths = Lengths {
+                value: 8,
+                ..Lengths::default()
+            };
+            out.text(&self.head.response(Status::Done, lengths, cas));
+            out.text(&value.to_be_bytes());
+        }
+    }
+
+    /// What is the same for whatever is stored by a packet.
+    fn storing(&self) -> Storing<'_> {
+        // A key that no line of text can hold is told in base64.
+        let is_plain = self.key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+        Storing {
+            mode: Mode::Set,
+            key: self.key,
+            flags: 0,
+            expires: None,
+            compare: self.head.cas,
+            cas: Cas::Next,
+            marks: if is_plain { 0 } else { BINARY_KEY },
+            allows_stale: false,
+            vivify: None,
+        }
+    }
+
+    /// Stores a value.
+    fn store(&self, sent: Sent<'_>, shared: &Shared, moment: Moment, out: &mut Output) {
+        let storing = match self.request.command {
+            Command::Set {
+                condition,
+                flags,
+                expires,
+            } => Storing {
+                // A CAS is a condition of its own, whatever the command's is.
+                mode: match condition {
+                    _ if self.head.cas != 0 => Mode::Cas,
+                    Condition::None => Mode::Set,
+                    Condition::Absent => Mode::Add,
+                    Condition::Present => Mode::Replace,
+                },
+                flags,
+                expires: moment.expiry(i64::from(expires)),
+                ..self.storing()
+            },
+            Command::Join { is_prepend: true } => Storing {
+                mode: Mode::Prepend,
+                ..self.storing()
+            },
+            _ => Storing {
+                mode: Mode::Append,
+                ..self.storing()
+            },
+        };
+        let refused = match storing.mode {
+            Mode::Add => Status::Exists,
+            Mode::Replace => Status::NotFound,
+            _ => Status::NotStored,
+        };
+        let status = match text::store(shared, moment, &storing, sent) {
+            Stored::Yes(cas, _) => return self.done_with_cas(cas, out),
+            Stored::Exists => Status::Exists,
+            Stored::Missing => Status::NotFound,
+            Stored::No => refused,
+            Stored::TooLarge => Status::TooLarge,
+            Stored::NoMemory => Status::OutOfMemory,
+        };
+        self.fail(status, out);
+    }
+}
+
+/// A response that tells of a failure; quiet commands send it, too.
+fn fail(head: &Head, status: Status, out: &mut Output) {
+    let text = status.text();
+    let lengths = Lengths {
+        value: text.len(),
+        ..Lengths::default()
+    };
+    out.text(&head.response(status, lengths, 0));
+    out.text(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests;
