@@ -1,7 +1,7 @@
 //! The master's table of listeners and logs: what is open now, by key.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -125,13 +125,6 @@ impl Descriptors {
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
     }
 
-    /// Closes the listeners, and leaves the files of Unix sockets to another program that listens
-    /// by them.
-    pub(crate) fn leave_listeners(&mut self) {
-        self.0
-            .retain(|held| !matches!(held.kind, NeedKind::Listener { .. }));
-    }
-
     /// Keys of all, in order.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.0.iter().map(|held| held.key.clone()).collect()
@@ -187,14 +180,30 @@ impl Descriptors {
         }
     }
 
-    /// Closes the listeners, with the files of Unix sockets.
-    pub(crate) fn close_listeners(&mut self, log: &Log) {
-        self.retain(|held| !matches!(held.kind, NeedKind::Listener { .. }), log);
+    /// Closes the listeners, and returns the files of those that are Unix sockets.
+    #[must_use]
+    pub(crate) fn close_listeners(&mut self) -> Vec<PathBuf> {
+        self.retain(|held| !matches!(held.kind, NeedKind::Listener { .. }))
     }
 
-    /// Closes everything that `others` does not hold.
+    /// Closes everything that `others` does not hold, and returns the files of Unix sockets among
+    /// it.
+    #[must_use]
+    pub(crate) fn let_go_of_missing_in(&mut self, others: &Descriptors) -> Vec<PathBuf> {
+        self.retain(|held| others.find(&held.key).is_some())
+    }
+
+    /// Closes everything that `others` does not hold, with the files of Unix sockets.
     pub(crate) fn close_missing_in(&mut self, others: &Descriptors, log: &Log) {
-        self.retain(|held| others.find(&held.key).is_some(), log);
+        for path in self.let_go_of_missing_in(others) {
+            remove_socket(&path, log);
+        }
+    }
+
+    /// The files of Unix sockets.
+    pub(crate) fn socket_files(&self) -> Vec<PathBuf> {
+        let files = self.0.iter().filter_map(Held::socket_file);
+        files.map(Path::to_owned).collect()
     }
 
     /// Brings those that `older` holds too in line with what is needed of them now.
@@ -238,19 +247,11 @@ impl Descriptors {
         self.0.iter().find(|held| held.key == key)
     }
 
-    fn retain(&mut self, keep: impl Fn(&Held) -> bool, log: &Log) {
-        self.0.retain(|held| {
-            let keep = keep(held);
-            if !keep
-                && let NeedKind::Listener {
-                    socket_file: Some(path),
-                    ..
-                } = &held.kind
-            {
-                remove_socket(path, log);
-            }
-            keep
-        });
+    /// Closes what is not to be kept, and returns the files of Unix sockets among it.
+    fn retain(&mut self, keep: impl Fn(&Held) -> bool) -> Vec<PathBuf> {
+        let (kept, closed) = std::mem::take(&mut self.0).into_iter().partition(keep);
+        self.0 = kept;
+        Descriptors(closed).socket_files()
     }
 }
 
@@ -354,6 +355,13 @@ impl Held {
             descriptor,
         }
     }
+
+    fn socket_file(&self) -> Option<&Path> {
+        match &self.kind {
+            NeedKind::Listener { socket_file, .. } => socket_file.as_deref(),
+            NeedKind::Log { .. } => None,
+        }
+    }
 }
 
 fn alert(log: &Log, texts: Vec<String>) {
@@ -362,7 +370,8 @@ fn alert(log: &Log, texts: Vec<String>) {
     }
 }
 
-fn remove_socket(path: &Path, log: &Log) {
+/// Removes the file of a Unix socket that is closed.
+pub(crate) fn remove_socket(path: &Path, log: &Log) {
     if let Err(error) = std::fs::remove_file(path) {
         let text = crate::log::failure(&format!("unlink() {} failed", path.display()), &error);
         log.write(Level::Emerg, text);

@@ -12,36 +12,49 @@ use crate::log::{Level, Log};
 /// The variable: numbers, each with a semicolon behind it.
 pub(crate) const VARIABLE: &str = "NGINX";
 
-/// The sockets that a program before this one has handed on; none where there was none. To be
+/// The sockets that a program before this one has handed on; none where no program has. To be
 /// called once.
-pub(crate) fn take(log: &Log) -> Vec<OwnedFd> {
-    let value = std::env::var(VARIABLE).unwrap_or_default();
-    let mut numbers = Vec::new();
-    for text in value.split([';', ':']).filter(|text| !text.is_empty()) {
-        match text.parse::<i32>() {
-            Ok(number) if number > 2 => numbers.push(number),
-            _ => {
-                let text = format!(
-                    "invalid socket number \"{text}\" in {VARIABLE} environment variable, \
-                     ignoring the rest of the variable"
-                );
-                log.write(Level::Emerg, text);
-                break;
-            }
-        }
+///
+/// A program without a socket hands on an empty list, so an empty variable counts. One in which no
+/// number stands is somebody else's variable of that name.
+pub(crate) fn take(log: &Log) -> Option<Vec<OwnedFd>> {
+    let value = std::env::var_os(VARIABLE)?;
+    let value = value.to_string_lossy();
+    let (mut numbers, invalid) = numbers(&value);
+    if let Some(text) = invalid {
+        let text = format!(
+            "invalid socket number \"{text}\" in {VARIABLE} environment variable, \
+             ignoring the rest of the variable"
+        );
+        log.write(Level::Emerg, text);
     }
+    if numbers.is_empty() && !value.is_empty() {
+        return None;
+    }
+    log.notice(format_args!("using inherited sockets from \"{value}\""));
     numbers.sort_unstable();
     numbers.dedup();
-    if !numbers.is_empty() {
-        log.notice(format_args!("using inherited sockets from \"{value}\""));
-    }
     let listening = |number| {
         let socket = own(number)?;
         let accepts = sockopt::socket_acceptconn(&socket).unwrap_or(false);
         let receives = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::DGRAM);
         (accepts || receives).then_some(socket)
     };
-    numbers.into_iter().filter_map(listening).collect()
+    Some(numbers.into_iter().filter_map(listening).collect())
+}
+
+/// The numbers of a variable, and the first text in it that is none: a number has `;` or `:` behind
+/// it, and is not one of the three that every program has.
+fn numbers(value: &str) -> (Vec<i32>, Option<&str>) {
+    let mut numbers = Vec::new();
+    for text in value.split_inclusive([';', ':']) {
+        let digits = text.strip_suffix([';', ':']);
+        match digits.and_then(|digits| digits.parse().ok()) {
+            Some(number) if number > 2 => numbers.push(number),
+            _ => return (numbers, Some(digits.unwrap_or(text))),
+        }
+    }
+    (numbers, None)
 }
 
 /// Takes over an open descriptor, if it is one of a socket.
@@ -59,4 +72,27 @@ pub(crate) fn value<'a>(sockets: impl Iterator<Item = &'a OwnedFd>) -> String {
     sockets
         .map(|socket| format!("{};", socket.as_raw_fd()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbers;
+
+    #[test]
+    fn a_number_has_an_end() {
+        assert_eq!(numbers(""), (vec![], None));
+        assert_eq!(numbers("7;8;"), (vec![7, 8], None));
+        assert_eq!(numbers("3:4:"), (vec![3, 4], None));
+        for (value, read, invalid) in [
+            ("7", vec![], "7"),
+            ("/usr/sbin/nginx", vec![], "/usr/sbin/nginx"),
+            ("7;8", vec![7], "8"),
+            ("7;;8;", vec![7], ""),
+            ("7;-8;9;", vec![7], "-8"),
+            ("2;7;", vec![], "2"),
+            ("99999999999;", vec![], "99999999999"),
+        ] {
+            assert_eq!(numbers(value), (read, Some(invalid)), "{value}");
+        }
+    }
 }

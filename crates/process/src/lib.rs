@@ -15,6 +15,7 @@ mod control;
 mod daemon;
 mod descriptors;
 mod directories;
+mod environment;
 pub mod identity;
 mod inherited;
 mod interrupt;

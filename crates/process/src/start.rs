@@ -16,7 +16,7 @@ use crate::directories;
 use crate::identity;
 use crate::inherited;
 use crate::log::{Level, Log, print};
-use crate::master::{Master, Startup, Upgrade};
+use crate::master::{Master, Older, Origin, Startup, Upgrade};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
 use crate::predecessor::Predecessor;
@@ -234,8 +234,9 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         log.write(Level::Emerg, text);
         Refused
     };
-    let inherited = Descriptors::inherited(inherited::take(&startup_log), application);
-    let handed_on_by = rustix::process::getppid().filter(|_| !inherited.keys().is_empty());
+    let handed_on = inherited::take(&startup_log);
+    let is_handed_on = handed_on.is_some();
+    let mut inherited = Descriptors::inherited(handed_on.unwrap_or_default(), application);
     let files = Recorder::new(application.files());
     let examined = examine(&options, application, files).map_err(|findings| {
         findings.report(&startup_log);
@@ -258,6 +259,8 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     let needs = &examined.needs.descriptors;
     let descriptors = Descriptors::open(needs, &inherited, &startup_log).map_err(|_| Refused)?;
     descriptors.adjust_kept(needs, &inherited, &startup_log);
+    let inherited_files = inherited.socket_files();
+    let unneeded_files = inherited.let_go_of_missing_in(&descriptors);
     drop(inherited);
     // Who sees a socket or the pid file may send a signal at once. Before, an address in use or a log that is a FIFO may hold up
     // the start, and it ends by signals. One that waits would not go along into the background.
@@ -267,7 +270,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     };
     // Whoever has handed sockets on runs in the background already, and waits for this very
     // process.
-    let goes_to_background = settings.daemon && handed_on_by.is_none();
+    let goes_to_background = settings.daemon && !is_handed_on;
     let blocked = if goes_to_background {
         None
     } else {
@@ -289,6 +292,13 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         title::set_master_title(&command_line);
     }
     let signals = blocked.map_or_else(|| block(&log), Ok)?;
+    let origin = if is_handed_on {
+        Origin::HandedOn(Older::parent(inherited_files))
+    } else if goes_to_background {
+        Origin::Background
+    } else {
+        Origin::Foreground
+    };
     let pid_file = PidFile::create(&settings.pid).map_err(|text| refuse(&log, text))?;
     log.redirect_stderr();
     let startup = Startup {
@@ -299,7 +309,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         signals,
         pid_file,
         predecessor,
-        upgrade: Upgrade::new(command_line, goes_to_background, handed_on_by),
+        upgrade: Upgrade::new(command_line, origin, unneeded_files),
     };
     let master = Master::new(application, startup).map_err(|error| {
         print(&format!(

@@ -12,6 +12,7 @@ pub mod load;
 pub mod master;
 pub mod php;
 pub mod port;
+pub mod site;
 pub mod tls;
 
 use std::fs;

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::application::Application;
 use crate::control::{self, Command, MasterEnd};
+use crate::environment;
 use crate::title;
 use crate::worker;
 
@@ -52,23 +53,10 @@ impl Child {
     pub(super) fn process(role: Role, environment: &[String]) -> io::Result<Child> {
         let (control, theirs) = control::pair()?;
         let mut command = std::process::Command::new("/proc/self/exe");
-        // As with nginx, nothing else of the environment but the time zone reaches a worker.
+        environment::give(&mut command, environment);
         command
             .arg0(title::title(title::program_name(), title::WORKER))
-            .env_clear()
             .stdin(Stdio::from(theirs));
-        for entry in environment {
-            match entry.split_once('=') {
-                Some((name, value)) => command.env(name, value),
-                None => command.envs(std::env::var_os(entry).map(|value| (entry, value))),
-            };
-        }
-        let is_zone = |entry: &String| entry == "TZ" || entry.starts_with("TZ=");
-        if !environment.iter().any(is_zone)
-            && let Some(zone) = std::env::var_os("TZ")
-        {
-            command.env("TZ", zone);
-        }
         let process = command.spawn()?;
         Ok(Child::new(Some(Pid::from_child(&process)), control, role))
     }

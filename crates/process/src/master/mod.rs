@@ -44,7 +44,7 @@ use hosts::Lookup;
 use logs::Replaced;
 use reload::{Generation, Reload};
 use restart::Restart;
-pub(crate) use upgrade::Upgrade;
+pub(crate) use upgrade::{Older, Origin, Upgrade};
 
 /// How long a worker that was told to end at once may take before it is killed.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(1);
@@ -166,6 +166,7 @@ impl Master {
             self.turn();
         }
         self.close_listeners();
+        self.remove_left_files();
         if let Err(text) = self.pid_file.remove() {
             self.log.write(Level::Alert, text);
         }
@@ -208,6 +209,8 @@ impl Master {
                 .iter()
                 .map(|predecessor| PollFd::new(predecessor, PollFlags::IN)),
         );
+        let end_of_older = self.upgrade.end_of_older().into_iter();
+        polled.extend(end_of_older.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         let left = self
             .next_deadline()
             .map(|at| at.saturating_duration_since(Instant::now()));
@@ -244,6 +247,7 @@ impl Master {
         }
         self.check_deadlines(Instant::now());
         self.follow_predecessor();
+        self.remove_left_files();
         self.work_off_queue();
     }
 
@@ -255,6 +259,7 @@ impl Master {
             libc::SIGHUP => ", reconfiguring",
             libc::SIGUSR1 => ", reopening logs",
             libc::SIGUSR2 if self.may_upgrade() => ", changing binary",
+            libc::SIGWINCH if self.may_stop_accepting() => ", stop accepting connections",
             libc::SIGCHLD => "",
             _ => ", ignoring",
         };
@@ -268,6 +273,7 @@ impl Master {
             }
             libc::SIGUSR1 => self.queue.reopen = true,
             libc::SIGUSR2 => self.upgrade(),
+            libc::SIGWINCH => self.stop_accepting(),
             libc::SIGCHLD => self.reap(),
             _ => {}
         }
@@ -295,7 +301,11 @@ impl Master {
         }
         if std::mem::take(&mut self.queue.reload) {
             let replies = std::mem::take(&mut self.queue.replies);
-            self.begin_reload(replies);
+            if self.upgrade.has_new_binary() {
+                self.serve_again(replies);
+            } else {
+                self.begin_reload(replies);
+            }
         }
         if self.is_at_rest() {
             self.follow_hosts();
@@ -544,6 +554,12 @@ impl Master {
             return;
         }
         self.begin_stop(None);
+        self.leave_workers();
+    }
+
+    /// Has all workers end when every request has ended, and none start in their place.
+    fn leave_workers(&mut self) {
+        self.restart = Restart::default();
         self.children
             .iter_mut()
             .for_each(|child| child.leave(Command::Quit));

@@ -325,7 +325,9 @@ impl Master {
             needs, descriptors, ..
         } = &self.generation;
         descriptors.adjust_kept(&needs.descriptors, &old.descriptors, &self.log);
-        old.descriptors.close_missing_in(descriptors, &self.log);
+        let files = old.descriptors.let_go_of_missing_in(descriptors);
+        self.remove_files(files);
+        self.upgrade.accepts_again();
         self.unanswered = replies;
         if !taken_over.is_empty() {
             self.lookup = Lookup::begin(generation, taken_over)

@@ -1,48 +1,107 @@
 //! USR2: another program, or a newer version of this one, takes this one's place without a
-//! connection refused.
+//! connection refused; and WINCH, which has only the other one of both serve.
 //!
 //! The file that this program was started by is started anew, with the same arguments, and finds
 //! the listening sockets by their numbers ([`inherited`]): that is how nginx does it, so either may
 //! follow the other. Both serve then, the pid file of the older one has `.oldbin` behind its name,
 //! and QUIT to the older one ends the change. Where the newer one ends before that, the older one
 //! has its pid file back and goes on alone.
+//!
+//! ```text
+//!              USR2                 WINCH                    QUIT
+//!   (alone) ──────────▶ (both serve) ────▶ (the new serves) ──────▶ the new one is alone
+//!      ▲                    │  ▲   HUP           │  │
+//!      │                    │  └─────────────────┘  │
+//!      └────────────────────┴───────────────────────┘ the new one has ended
+//! ```
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
-use std::os::fd::{AsRawFd, RawFd};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags};
 
-use super::Master;
-use crate::inherited;
+use super::child::Role;
+use super::{Master, reload};
+use crate::descriptors::remove_socket;
 use crate::log::Level;
+use crate::reply::Reply;
+use crate::{environment, inherited};
+
+/// What is logged of USR2 where another program has the same sockets already, as with nginx.
+const IGNORED: &str = "the changing binary signal is ignored: you should shutdown or terminate \
+                       before either old or new binary's process";
+
+/// What is logged of it where the program has not gone to the background.
+const IGNORED_IN_FOREGROUND: &str = "the changing binary signal is ignored: who has started this \
+                                     server in the foreground waits for its end";
+
+/// What a reload is told that WINCH breaks off.
+const STOPS_ACCEPTING: &str = "[emerg] the server stops accepting connections and does not reload";
+
+/// How this program was started.
+pub(crate) enum Origin {
+    /// By a command that waits for its end.
+    Foreground,
+    /// By a command that has left it in the background.
+    Background,
+    /// By USR2 to a program before it.
+    HandedOn(Older),
+}
+
+/// The program that has handed its sockets on to this one: its parent as long as it lives.
+pub(crate) struct Older {
+    pid: Option<Pid>,
+    /// Readable when it has ended.
+    end: Option<OwnedFd>,
+    /// Files of the Unix sockets that it has handed on.
+    socket_files: Vec<PathBuf>,
+}
+
+impl Older {
+    /// The parent of this process, which has handed on sockets with these files.
+    pub(crate) fn parent(socket_files: Vec<PathBuf>) -> Older {
+        let pid = rustix::process::getppid();
+        let end = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        Older {
+            pid,
+            end,
+            socket_files,
+        }
+    }
+}
 
 /// What the master knows of programs before and behind it.
 pub(crate) struct Upgrade {
     /// What this program was started by.
     command_line: Vec<OsString>,
-    /// Whether it has gone to the background. Who waits for a program in the foreground would take
-    /// its end for that of the server.
-    in_background: bool,
-    /// The program that has handed its sockets on to this one; our parent as long as it lives.
-    handed_on_by: Option<Pid>,
+    origin: Origin,
     /// The program that this one has handed its sockets on to.
     new_binary: Option<Pid>,
+    /// Whether workers have been told by WINCH to end, and none is to be started.
+    has_stopped_accepting: bool,
+    /// Files of Unix sockets that this program has no more, but maybe another: the last one that
+    /// ends removes them.
+    left_files: Vec<PathBuf>,
 }
 
 impl Upgrade {
+    /// `left_files` are those that were handed on without being needed.
     pub(crate) fn new(
         command_line: Vec<OsString>,
-        in_background: bool,
-        handed_on_by: Option<Pid>,
+        origin: Origin,
+        left_files: Vec<PathBuf>,
     ) -> Upgrade {
         Upgrade {
             command_line,
-            in_background,
-            handed_on_by,
+            origin,
             new_binary: None,
+            has_stopped_accepting: false,
+            left_files,
         }
     }
 
@@ -51,13 +110,50 @@ impl Upgrade {
         self.new_binary == Some(pid)
     }
 
-    /// Whether another program listens by the same sockets, one before this or one behind.
-    fn shares_sockets(&self) -> bool {
-        self.new_binary.is_some() || self.has_older()
+    /// Whether the program that follows is there.
+    pub(super) fn has_new_binary(&self) -> bool {
+        self.new_binary.is_some()
     }
 
-    fn has_older(&self) -> bool {
-        self.handed_on_by.is_some() && rustix::process::getppid() == self.handed_on_by
+    /// Workers are started again.
+    pub(super) fn accepts_again(&mut self) {
+        self.has_stopped_accepting = false;
+    }
+
+    /// Readable when the program before this one has ended, until that has been noticed.
+    pub(super) fn end_of_older(&self) -> Option<BorrowedFd<'_>> {
+        match &self.origin {
+            Origin::HandedOn(older) => older.end.as_ref().map(AsFd::as_fd),
+            Origin::Foreground | Origin::Background => None,
+        }
+    }
+
+    /// Whether another program listens by the same sockets, one before this or one behind.
+    fn shares_sockets(&self) -> bool {
+        self.has_new_binary() || self.older().is_some()
+    }
+
+    /// The program before this one, as long as it lives.
+    fn older(&self) -> Option<&Older> {
+        match &self.origin {
+            Origin::HandedOn(older) => {
+                let parent = rustix::process::getppid();
+                (parent.is_some() && parent == older.pid).then_some(older)
+            }
+            Origin::Foreground | Origin::Background => None,
+        }
+    }
+
+    /// Whether another program may listen by the socket of this file.
+    fn shares(&self, file: &PathBuf) -> bool {
+        let is_inherited = |older: &Older| older.socket_files.contains(file);
+        self.has_new_binary() || self.older().is_some_and(is_inherited)
+    }
+
+    /// Whether the program runs for itself. Who waits for one in the foreground would take its end
+    /// for that of the server, and a terminal whose size changes sends WINCH.
+    fn is_by_itself(&self) -> bool {
+        !matches!(self.origin, Origin::Foreground)
     }
 }
 
@@ -65,33 +161,59 @@ impl Master {
     /// Whether USR2 has an effect: where the program runs in the background in its processes, and
     /// no other change is under way, as with nginx.
     pub(super) fn may_upgrade(&self) -> bool {
-        let upgrade = &self.upgrade;
-        let is_server = upgrade.in_background || upgrade.handed_on_by.is_some();
-        is_server && self.own_process && self.stop.is_none() && !upgrade.shares_sockets()
+        self.may_stop_accepting() && !self.upgrade.shares_sockets()
+    }
+
+    /// Whether WINCH has an effect.
+    pub(super) fn may_stop_accepting(&self) -> bool {
+        self.own_process && self.stop.is_none() && self.upgrade.is_by_itself()
     }
 
     /// Starts the program that follows.
     pub(super) fn upgrade(&mut self) {
         if !self.may_upgrade() {
-            return;
+            let text = if self.upgrade.is_by_itself() {
+                IGNORED
+            } else {
+                IGNORED_IN_FOREGROUND
+            };
+            return self.log.write(Level::Crit, text);
         }
         self.log.notice("changing binary");
         if let Err(text) = self.pid_file.set_aside(true) {
             self.log.write(Level::Alert, text);
             return;
         }
-        let sockets: Vec<RawFd> = self
-            .generation
-            .descriptors
-            .listeners()
-            .map(AsRawFd::as_raw_fd)
-            .collect();
-        let Some((program, arguments)) = self.upgrade.command_line.split_first() else {
-            return self.take_pid_file_back();
-        };
-        let value = inherited::value(self.generation.descriptors.listeners());
-        let mut command = Command::new(program);
-        command.args(arguments).env(inherited::VARIABLE, value);
+        match self.start_new_binary() {
+            Ok(pid) => {
+                self.log
+                    .notice(format_args!("start new binary process {pid}"));
+                self.upgrade.new_binary = Some(pid);
+            }
+            Err(text) => {
+                self.log.write(Level::Alert, text);
+                self.take_pid_file_back();
+            }
+        }
+    }
+
+    /// Starts what this program was started by, with the sockets that listen; the error is the line
+    /// for the log.
+    fn start_new_binary(&self) -> Result<Pid, String> {
+        let (program, arguments) = self
+            .upgrade
+            .command_line
+            .split_first()
+            .ok_or("this program does not know what it was started by")?;
+        let descriptors = &self.generation.descriptors;
+        let sockets: Vec<RawFd> = descriptors.listeners().map(AsRawFd::as_raw_fd).collect();
+        let mut command = Command::new(located(program));
+        command.arg0(program).args(arguments);
+        environment::give(&mut command, &self.generation.needs.master.environment);
+        command.env(
+            inherited::VARIABLE,
+            inherited::value(descriptors.listeners()),
+        );
         let keep_open = move || {
             for socket in &sockets {
                 // SAFETY: takes numbers only, and the master holds the sockets until the new
@@ -105,27 +227,24 @@ impl Master {
         // SAFETY: between fork and exec nothing is done but a system call for each socket.
         unsafe { command.pre_exec(keep_open) };
         match command.spawn() {
-            Ok(process) => {
-                let pid = Pid::from_child(&process);
-                self.log
-                    .notice(format_args!("start new binary process {pid}"));
-                self.upgrade.new_binary = Some(pid);
-            }
+            Ok(process) => Ok(Pid::from_child(&process)),
             Err(error) => {
                 let call = format!("execve() \"{}\" failed", program.display());
-                let text = crate::log::failure(&call, &error);
-                self.log.write(Level::Alert, text);
-                self.take_pid_file_back();
+                Err(crate::log::failure(&call, &error))
             }
         }
     }
 
     /// A process has ended that is no worker: where it was the program that follows, this one goes
-    /// on alone.
+    /// on alone, and serves again if it had left that to the other.
     pub(super) fn upgrade_ended(&mut self, pid: Pid) {
-        if self.upgrade.is_by(pid) {
-            self.upgrade.new_binary = None;
-            self.take_pid_file_back();
+        if !self.upgrade.is_by(pid) {
+            return;
+        }
+        self.upgrade.new_binary = None;
+        self.take_pid_file_back();
+        if self.stop.is_none() {
+            self.accept_again();
         }
     }
 
@@ -135,13 +254,75 @@ impl Master {
         }
     }
 
-    /// Closes the listeners; the files of Unix sockets stay where another program listens by them.
-    pub(super) fn close_listeners(&mut self) {
-        let descriptors = &mut self.generation.descriptors;
-        if self.upgrade.shares_sockets() {
-            descriptors.leave_listeners();
+    /// WINCH: every request to its end, and no new connections, which wait in the queues of the
+    /// sockets where no other program takes them. The master stays.
+    pub(super) fn stop_accepting(&mut self) {
+        if !self.may_stop_accepting() {
+            return;
+        }
+        self.upgrade.has_stopped_accepting = true;
+        let errors = [STOPS_ACCEPTING.to_owned()];
+        if self.reload.is_some() {
+            self.fail_reload(&errors);
+        }
+        reload::answer(std::mem::take(&mut self.unanswered), &errors);
+        self.lookup = None;
+        self.leave_workers();
+    }
+
+    /// Starts a worker where WINCH has ended those that were there; whether it has.
+    fn accept_again(&mut self) -> bool {
+        let has_stopped = std::mem::take(&mut self.upgrade.has_stopped_accepting);
+        if has_stopped {
+            self.start_worker();
+        }
+        has_stopped
+    }
+
+    /// HUP while both programs are there: the older one serves again by what it has, as with nginx.
+    /// The files of the configuration may be the newer one's by then.
+    pub(super) fn serve_again(&mut self, replies: Vec<Reply>) {
+        let is_serving = |child: &super::Child| child.role == Role::Serving;
+        if self.accept_again() || !self.children.iter().any(is_serving) {
+            self.unanswered.extend(replies);
         } else {
-            descriptors.close_listeners(&self.log);
+            replies.into_iter().for_each(Reply::committed);
+        }
+    }
+
+    /// Closes the listeners.
+    pub(super) fn close_listeners(&mut self) {
+        let files = self.generation.descriptors.close_listeners();
+        self.remove_files(files);
+    }
+
+    /// Removes files of Unix sockets that were closed, once no other program listens by them.
+    pub(super) fn remove_files(&mut self, files: Vec<PathBuf>) {
+        let (left, removed): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|file| self.upgrade.shares(file));
+        for file in removed {
+            remove_socket(&file, &self.log);
+        }
+        self.upgrade.left_files.extend(left);
+    }
+
+    /// Removes the files that were left to another program, where that has ended and none listens
+    /// by them.
+    pub(super) fn remove_left_files(&mut self) {
+        if self.upgrade.older().is_none()
+            && let Origin::HandedOn(older) = &mut self.upgrade.origin
+        {
+            older.end = None;
+        }
+        if self.upgrade.shares_sockets() {
+            return;
+        }
+        for file in std::mem::take(&mut self.upgrade.left_files) {
+            let listens = self.generation.descriptors.socket_files().contains(&file);
+            if !listens && has_no_listener(&file) {
+                remove_socket(&file, &self.log);
+            }
         }
     }
 
@@ -155,4 +336,21 @@ impl Master {
                 .write(Level::Alert, format_args!("after the end of {pid}: {text}"));
         }
     }
+}
+
+/// Where a program lies that may have been started by its name alone. The environment that the
+/// next one gets may have no PATH.
+fn located(program: &OsStr) -> PathBuf {
+    let is_path = program.as_encoded_bytes().contains(&b'/');
+    let folders = std::env::var_os("PATH").filter(|_| !is_path);
+    let folders = folders.unwrap_or_default();
+    let mut places = std::env::split_paths(&folders).map(|folder| folder.join(program));
+    let found = places.find(|place| place.is_file());
+    found.unwrap_or_else(|| Path::new(program).to_owned())
+}
+
+/// Whether a file of a Unix socket is there by which no one listens.
+fn has_no_listener(file: &Path) -> bool {
+    let connected = UnixStream::connect(file);
+    connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }

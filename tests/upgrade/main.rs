@@ -1,0 +1,11 @@
+//! One program takes another one's place while it serves: nginx Tidegate's, Tidegate nginx's, and a
+//! newer Tidegate an older one's.
+//!
+//! `NGINX_BINARY` names the nginx, default `/usr/sbin/nginx`. UDP needs one with the module `stream`
+//! built in.
+
+mod failures;
+mod handover;
+mod order;
+mod place;
+mod switch_over;
