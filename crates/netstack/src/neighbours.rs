@@ -1,0 +1,183 @@
+//! Which card the next hop has: ARP's cache (RFC 826; RFC 1122, section 2.3.2).
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use base::hash::Map;
+
+use crate::wire::ethernet::MacAddress;
+
+/// Hosts that are known or asked for at most.
+const NEIGHBOURS_MAX: usize = 1024;
+
+/// How long a card is believed to be a host's.
+const KNOWN_FOR: Duration = Duration::from_secs(300);
+
+/// Time between two questions: no more than one a second for one host (RFC 1122, section 2.3.2.1).
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Questions without an answer after which nobody is there.
+const QUESTIONS_MAX: u32 = 3;
+
+/// How long a host that did not answer is left alone.
+const ABSENT_FOR: Duration = Duration::from_secs(1);
+
+/// What is known of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Neighbour {
+    /// Its card, believed until then.
+    Known(MacAddress, Duration),
+    /// It is asked for: so many questions, and the next one then.
+    Asked(u32, Duration),
+    /// It did not answer, and is not asked until then.
+    Absent(Duration),
+}
+
+/// What is known of hosts of our networks.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    hosts: Map<Ipv4Addr, Neighbour>,
+    /// Questions that are to be sent.
+    questions: Vec<Ipv4Addr>,
+}
+
+impl Neighbours {
+    /// What is known of `host`; a question goes out where that is nothing.
+    pub(crate) fn find(&mut self, now: Duration, host: Ipv4Addr) -> Neighbour {
+        match self.hosts.get(&host) {
+            Some(Neighbour::Known(_, until) | Neighbour::Absent(until)) if *until <= now => {}
+            Some(known) => return *known,
+            None => {}
+        }
+        self.questions.push(host);
+        let asked = Neighbour::Asked(1, now + ASK_EVERY);
+        self.put(host, asked);
+        asked
+    }
+
+    /// The card of a host, if it is known.
+    pub(crate) fn card(&self, host: Ipv4Addr) -> Option<MacAddress> {
+        match self.hosts.get(&host) {
+            Some(Neighbour::Known(mac, _)) => Some(*mac),
+            _ => None,
+        }
+    }
+
+    /// A host has told its card. It is believed where that was for us, or corrects what we know.
+    /// Whether it was waited for.
+    pub(crate) fn learn(
+        &mut self,
+        now: Duration,
+        host: Ipv4Addr,
+        mac: MacAddress,
+        is_for_us: bool,
+    ) -> bool {
+        let known = self.hosts.get(&host).copied();
+        if mac.is_unicast() && (is_for_us || known.is_some()) {
+            self.put(host, Neighbour::Known(mac, now + KNOWN_FOR));
+        }
+        matches!(known, Some(Neighbour::Asked(..)))
+    }
+
+    /// Whom to ask for next.
+    pub(crate) fn poll_question(&mut self) -> Option<Ipv4Addr> {
+        self.questions.pop()
+    }
+
+    /// Asks again where no answer has come. Whether a host has turned out to be absent.
+    pub(crate) fn handle_timeout(&mut self, now: Duration) -> bool {
+        let mut has_given_up = false;
+        for (host, known) in &mut self.hosts {
+            if let Neighbour::Asked(count, at) = *known
+                && at <= now
+            {
+                if count < QUESTIONS_MAX {
+                    *known = Neighbour::Asked(count + 1, now + ASK_EVERY);
+                    self.questions.push(*host);
+                } else {
+                    *known = Neighbour::Absent(now + ABSENT_FOR);
+                    has_given_up = true;
+                }
+            }
+        }
+        // The table has no order of its own, but what is sent must not depend on chance.
+        self.questions.sort_unstable();
+        has_given_up
+    }
+
+    /// When to ask again.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        let asked = self.hosts.values().filter_map(|known| match known {
+            Neighbour::Asked(_, at) => Some(*at),
+            Neighbour::Known(..) | Neighbour::Absent(_) => None,
+        });
+        asked.min()
+    }
+
+    /// Remembers, instead of another host where there are too many.
+    fn put(&mut self, host: Ipv4Addr, known: Neighbour) {
+        if self.hosts.len() >= NEIGHBOURS_MAX
+            && !self.hosts.contains_key(&host)
+            && let Some(other) = self.hosts.keys().next().copied()
+        {
+            self.hosts.remove(&other);
+        }
+        self.hosts.insert(host, known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+    const CARD: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_host_is_asked_for_once_a_second_and_three_times() {
+        let mut neighbours = Neighbours::default();
+        for second in 0..3 {
+            neighbours.find(at(second), HOST);
+            neighbours.find(at(second), HOST);
+            assert_eq!(neighbours.poll_question(), Some(HOST));
+            assert_eq!(neighbours.poll_question(), None);
+            assert_eq!(neighbours.deadline(), Some(at(second + 1)));
+            assert_eq!(neighbours.handle_timeout(at(second + 1)), second == 2);
+        }
+        assert_eq!(neighbours.find(at(3), HOST), Neighbour::Absent(at(4)));
+        assert_eq!(neighbours.poll_question(), None);
+        assert!(matches!(
+            neighbours.find(at(4), HOST),
+            Neighbour::Asked(1, _)
+        ));
+    }
+
+    #[test]
+    fn cards_are_believed_for_a_while_and_only_of_those_who_speak_to_us() {
+        let mut neighbours = Neighbours::default();
+        assert!(!neighbours.learn(at(0), HOST, CARD, false));
+        assert_eq!(neighbours.card(HOST), None);
+        neighbours.find(at(0), HOST);
+        assert!(neighbours.learn(at(0), HOST, CARD, true));
+        assert_eq!(neighbours.card(HOST), Some(CARD));
+        assert!(!neighbours.learn(at(0), HOST, MacAddress::BROADCAST, true));
+        assert_eq!(neighbours.card(HOST), Some(CARD));
+        assert!(matches!(
+            neighbours.find(at(300), HOST),
+            Neighbour::Asked(..)
+        ));
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut neighbours = Neighbours::default();
+        for number in 0..3000 {
+            neighbours.learn(at(0), Ipv4Addr::from_bits(number), CARD, true);
+        }
+        assert_eq!(neighbours.hosts.len(), NEIGHBOURS_MAX);
+    }
+}

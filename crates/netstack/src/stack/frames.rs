@@ -1,0 +1,323 @@
+//! What comes in.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use base::slab::Key;
+
+use super::{Addresses, PAYLOAD, Stack, Unlistened, is_of_a_host};
+use crate::device::Verdict;
+use crate::tcp::handshake::{self, SynReceived};
+use crate::tcp::{Agreed, Outgoing, State, Tuple, clock, cookie};
+use crate::wire::ethernet::{self, EtherType, MacAddress};
+use crate::wire::ipv4::{self, Packet, Protocol};
+use crate::wire::sequence::Sequence;
+use crate::wire::tcp::{Flags, Segment};
+use crate::wire::{arp, icmp};
+
+/// The smallest MTU that a router's message may lead to: what every host has to take (RFC 791; RFC
+/// 1191, section 7).
+const MTU_MIN: u16 = 576;
+
+/// Headers of IPv4 and TCP without options.
+const HEADERS: u16 = 40;
+
+impl Stack {
+    /// Takes a frame.
+    pub fn handle_frame(&mut self, now: Duration, frame: &[u8]) -> Verdict {
+        let Ok((header, payload)) = ethernet::Header::parse(frame) else {
+            return Verdict::Passed;
+        };
+        let is_for_us = header.destination == self.settings.mac;
+        match header.kind {
+            EtherType::Arp if is_for_us || header.destination == MacAddress::BROADCAST => {
+                self.handle_arp(now, payload)
+            }
+            EtherType::Ipv4 if is_for_us => self.handle_packet(now, header.source, payload),
+            _ => Verdict::Passed,
+        }
+    }
+
+    /// RFC 826, "Packet Reception".
+    fn handle_arp(&mut self, now: Duration, bytes: &[u8]) -> Verdict {
+        let Ok(message) = arp::Message::parse(bytes) else {
+            return Verdict::Passed;
+        };
+        let is_for_us = self.settings.addresses.has(message.target)
+            // A stack with any address has no own one for others to answer to.
+            || self.settings.addresses == Addresses::Any
+                && message.operation == arp::Operation::Reply;
+        if is_of_a_host(message.sender) {
+            let (host, card) = (message.sender, message.sender_mac);
+            if self.neighbours.learn(now, host, card, is_for_us) {
+                self.sending.extend(self.waiting.drain(..));
+            }
+        }
+        if message.operation == arp::Operation::Request && is_for_us {
+            let reply = arp::Message {
+                operation: arp::Operation::Reply,
+                sender_mac: self.settings.mac,
+                sender: message.target,
+                target_mac: message.sender_mac,
+                target: message.sender,
+            };
+            self.send_arp(&reply, message.sender_mac);
+        }
+        // The kernel's cache lives by the same messages.
+        match self.settings.unlistened {
+            Unlistened::Pass => Verdict::Passed,
+            Unlistened::Refuse => Verdict::Taken,
+        }
+    }
+
+    fn handle_packet(&mut self, now: Duration, card: MacAddress, bytes: &[u8]) -> Verdict {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return Verdict::Passed;
+        };
+        if packet.is_fragment
+            || packet.is_source_routed
+            || !self.settings.addresses.has(packet.destination)
+            || !is_of_a_host(packet.source)
+        {
+            return Verdict::Passed;
+        }
+        match packet.protocol {
+            Protocol::Tcp => self.handle_tcp(now, card, &packet),
+            Protocol::Icmp => self.handle_icmp(card, &packet),
+            Protocol::Other(_) => Verdict::Passed,
+        }
+    }
+
+    fn handle_icmp(&mut self, card: MacAddress, packet: &Packet<'_>) -> Verdict {
+        match icmp::Message::parse(packet.payload) {
+            Ok(icmp::Message::EchoRequest(request))
+                if self.settings.unlistened == Unlistened::Refuse =>
+            {
+                self.answer_echo(card, packet, request);
+                Verdict::Taken
+            }
+            Ok(icmp::Message::Unreachable(unreachable)) => self.handle_unreachable(&unreachable),
+            _ => Verdict::Passed,
+        }
+    }
+
+    fn answer_echo(&mut self, card: MacAddress, packet: &Packet<'_>, request: &[u8]) {
+        let mut frame = vec![0; PAYLOAD + request.len()];
+        let header = ethernet::Header {
+            destination: card,
+            source: self.settings.mac,
+            kind: EtherType::Ipv4,
+        };
+        header.emit(&mut frame);
+        let reply = ipv4::Header {
+            source: packet.destination,
+            destination: packet.source,
+            protocol: Protocol::Icmp,
+            payload: request.len(),
+        };
+        reply.emit(frame.get_mut(ethernet::HEADER..).unwrap_or_default());
+        icmp::emit_echo_reply(request, frame.get_mut(PAYLOAD..).unwrap_or_default());
+        self.push_reply(frame);
+    }
+
+    /// A segment of ours did not arrive (RFC 9293, section 3.9.2.2). What stands goes on by its
+    /// timers, whatever is said (MUST-56; RFC 5927, section 5.2, for the errors that are called
+    /// hard); only segments that were too large get smaller.
+    fn handle_unreachable(&mut self, unreachable: &icmp::Unreachable) -> Verdict {
+        let tuple = Tuple {
+            local: unreachable.local,
+            remote: unreachable.remote,
+        };
+        let Some(key) = self.table.find(&tuple) else {
+            return Verdict::Passed;
+        };
+        let Some(slot) = self.table.get_mut(key) else {
+            return Verdict::Passed;
+        };
+        let sequence = Sequence(unreachable.sequence);
+        match (&unreachable.why, &mut slot.state) {
+            (icmp::Why::FragmentationNeeded(mtu), State::Synchronized(connection)) => {
+                let segment = (*mtu).max(MTU_MIN) - HEADERS;
+                connection.handle_too_large(sequence, segment);
+                self.settle(key);
+            }
+            (icmp::Why::Refused, State::SynSent(state)) => {
+                let effects = state.handle_refused(sequence);
+                self.apply(key, effects, None);
+            }
+            (icmp::Why::Refused, State::SynReceived(state)) => {
+                let effects = state.handle_refused(sequence);
+                self.apply(key, effects, None);
+            }
+            _ => {}
+        }
+        Verdict::Taken
+    }
+
+    fn handle_tcp(&mut self, now: Duration, card: MacAddress, packet: &Packet<'_>) -> Verdict {
+        let (source, destination) = (packet.source, packet.destination);
+        let Ok(segment) = Segment::parse(packet.payload, source, destination) else {
+            // Damaged: nobody can say whose it is, and it will come again.
+            return Verdict::Taken;
+        };
+        let tuple = Tuple {
+            local: SocketAddrV4::new(destination, segment.header.destination),
+            remote: SocketAddrV4::new(source, segment.header.source),
+        };
+        let Some(key) = self.table.find(&tuple) else {
+            return self.handle_stranger(now, card, &tuple, &segment, None);
+        };
+        let room = self.settings.memory_max.saturating_sub(self.memory);
+        let Some(slot) = self.table.get_mut(key) else {
+            return Verdict::Taken;
+        };
+        let settings = &self.settings.tcp;
+        let effects = slot.state.handle_segment(now, settings, &segment, room);
+        let Some(numbers) = effects.reuse else {
+            self.apply(key, effects, Some(card));
+            return Verdict::Taken;
+        };
+        // The connection before this one is over; what the application has not read of it stays
+        // until it lets go.
+        if self.table.get(key).is_some_and(|slot| slot.is_held) {
+            let ended = Duration::MAX;
+            if let Some(slot) = self.table.get_mut(key) {
+                let effects = slot.state.handle_timeout(ended, &self.settings.tcp);
+                self.apply(key, effects, None);
+            }
+        } else {
+            self.forget(key);
+        }
+        self.handle_stranger(now, card, &tuple, &segment, Some(numbers))
+    }
+
+    /// A segment of no connection: it may begin one. `numbers` is where its sequence numbers are to
+    /// begin, or later, where an earlier one between the same ends has left something behind.
+    fn handle_stranger(
+        &mut self,
+        now: Duration,
+        card: MacAddress,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        numbers: Option<Sequence>,
+    ) -> Verdict {
+        let Some(listener) = self.table.listener_at(tuple.local) else {
+            if self.settings.unlistened == Unlistened::Pass {
+                return Verdict::Passed;
+            }
+            self.refuse(card, tuple, segment);
+            return Verdict::Taken;
+        };
+        // Section 3.10.7.2, in its order.
+        let flags = segment.header.flags;
+        if flags.has(Flags::RST) {
+            return Verdict::Taken;
+        }
+        if flags.has(Flags::ACK) {
+            if flags.has(Flags::SYN) || !self.take_cookie(now, card, tuple, segment, listener) {
+                self.refuse(card, tuple, segment);
+            }
+        } else if flags.has(Flags::SYN) {
+            self.take_syn(now, card, tuple, segment, listener, numbers);
+        }
+        Verdict::Taken
+    }
+
+    fn refuse(&mut self, card: MacAddress, tuple: &Tuple, segment: &Segment<'_>) {
+        if let Some(reset) = Outgoing::reset_for(segment) {
+            self.reply(tuple, reset, Some(card));
+        }
+    }
+
+    /// Somebody asks for a connection.
+    fn take_syn(
+        &mut self,
+        now: Duration,
+        card: MacAddress,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        at: Key,
+        numbers: Option<Sequence>,
+    ) {
+        let secret = self.settings.secret;
+        let has_place = self.table.len() < self.settings.connections_max
+            && self.memory < self.settings.memory_max;
+        let Some(listener) = self.table.listener_mut(at) else {
+            return;
+        };
+        if listener.ready.len() >= listener.backlog {
+            return;
+        }
+        let offset = secret.clock(tuple);
+        if !has_place || listener.handshakes >= listener.backlog {
+            let offer = &segment.header.options;
+            let agreed = Agreed::new(&self.settings.tcp, offer, now, offset);
+            let theirs = segment.header.sequence;
+            let ours = cookie::give(secret, now, tuple, theirs, agreed.segment_max());
+            let marked = cookie::marked_clock(clock(now, offset), offer);
+            let numbers = (ours, theirs);
+            let answer =
+                handshake::answer(&self.settings.tcp, &agreed.for_cookie(), marked, numbers);
+            self.reply(tuple, answer, Some(card));
+            return;
+        }
+        listener.handshakes += 1;
+        let mut ours = secret.initial_sequence(now, tuple);
+        if let Some(numbers) = numbers {
+            ours = ours.max(numbers);
+        }
+        let state = SynReceived::new(now, &self.settings.tcp, segment, ours, offset);
+        let key = self
+            .table
+            .insert(*tuple, State::SynReceived(state), Some(at));
+        self.settle(key);
+    }
+
+    /// An acknowledgment of no connection may be that of a cookie. Whether it is.
+    fn take_cookie(
+        &mut self,
+        now: Duration,
+        card: MacAddress,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        at: Key,
+    ) -> bool {
+        let secret = self.settings.secret;
+        let header = &segment.header;
+        let theirs = header.sequence - 1;
+        let given = header.acknowledgment - 1;
+        let Some(size) = cookie::take(secret, now, tuple, theirs, given) else {
+            return false;
+        };
+        let has_place = self.table.len() < self.settings.connections_max
+            && self.memory < self.settings.memory_max
+            && self
+                .table
+                .listener(at)
+                .is_some_and(|listener| listener.ready.len() < listener.backlog);
+        if !has_place {
+            // As if it had been lost: the other end asks again with its first data.
+            return true;
+        }
+        let mut offer = header.options;
+        offer.segment_max = Some(size);
+        if let Some(timestamps) = header.options.timestamps {
+            cookie::offered(timestamps.echo, &mut offer);
+        }
+        let offset = secret.clock(tuple);
+        let settings = &self.settings.tcp;
+        let beginning = handshake::from_cookie(now, settings, &offer, offset, segment);
+        let room = self.settings.memory_max.saturating_sub(self.memory);
+        let effects = handshake::establish(now, settings, beginning, segment, room);
+        // A place that `apply` fills with the connection at once.
+        let state = SynReceived::new(now, settings, segment, given, offset);
+        let key = self
+            .table
+            .insert(*tuple, State::SynReceived(state), Some(at));
+        if let Some(listener) = self.table.listener_mut(at) {
+            listener.handshakes += 1;
+        }
+        self.apply(key, effects, Some(card));
+        true
+    }
+}

@@ -1,0 +1,159 @@
+//! What follows from a change of a connection: its new state, its memory, its deadline, its place
+//! among those that send, and what the application is told.
+
+use base::slab::Key;
+
+use super::Stack;
+use crate::tcp::{Effects, Outgoing, Reason, State};
+use crate::wire::ethernet::MacAddress;
+
+impl Stack {
+    /// Does what an event has led to. A reset goes back to `card`, where the event was a frame from
+    /// there.
+    pub(super) fn apply(&mut self, key: Key, effects: Effects, card: Option<MacAddress>) {
+        let Some(slot) = self.table.get_mut(key) else {
+            return;
+        };
+        if let Some(reset) = effects.reset {
+            let tuple = slot.tuple;
+            self.reply(&tuple, reset, card);
+        }
+        let Some(slot) = self.table.get_mut(key) else {
+            return;
+        };
+        slot.notices.is_readable |= effects.readable;
+        slot.notices.is_writable |= effects.writable;
+        if let Some(next) = effects.next {
+            let before = std::mem::replace(&mut slot.state, next);
+            self.go_on(key, &before);
+        }
+        self.settle(key);
+    }
+
+    /// A connection has gone on from the state `before`.
+    fn go_on(&mut self, key: Key, before: &State) {
+        let was_handshake = matches!(before, State::SynSent(_) | State::SynReceived(_));
+        let was_counted = matches!(before, State::SynReceived(state) if state.is_passive);
+        let Some(slot) = self.table.get_mut(key) else {
+            return;
+        };
+        let listener = slot.listener;
+        let closed = match slot.state {
+            State::Closed(reason, _) => Some(reason),
+            _ => None,
+        };
+        slot.notices.closed = closed;
+        let stands = was_handshake && matches!(slot.state, State::Synchronized(_));
+        slot.notices.is_connected |= stands && listener.is_none();
+        if let Some(at) = listener
+            && let Some(listener) = self.table.listener_mut(at)
+        {
+            listener.handshakes -= usize::from(was_counted && listener.handshakes > 0);
+            if stands {
+                listener.ready.push_back(key);
+                if !std::mem::replace(&mut listener.is_noticed, true) {
+                    self.listeners_noticed.push_back(at);
+                }
+            } else if closed.is_some() {
+                listener.ready.retain(|ready| *ready != key);
+            }
+        }
+        if let Some(reason) = closed {
+            self.end(key, reason);
+        }
+    }
+
+    /// A connection is over: only one that the application still has keeps its place, without its
+    /// ends.
+    fn end(&mut self, key: Key, _reason: Reason) {
+        self.table.unlink(key);
+        let is_held = self.table.get(key).is_some_and(|slot| slot.is_held);
+        if !is_held {
+            self.forget(key);
+        }
+    }
+
+    /// Forgets a connection.
+    pub(super) fn forget(&mut self, key: Key) {
+        let Some(slot) = self.table.remove(key) else {
+            return;
+        };
+        self.memory -= slot.charged;
+        if let Some((_, entry)) = slot.timer {
+            self.wheel.cancel(entry);
+        }
+        if let State::SynReceived(state) = &slot.state
+            && state.is_passive
+            && let Some(listener) = slot.listener.and_then(|at| self.table.listener_mut(at))
+        {
+            listener.handshakes = listener.handshakes.saturating_sub(1);
+        }
+    }
+
+    /// Brings all that depends on a connection's state in line with it.
+    pub(super) fn settle(&mut self, key: Key) {
+        let Some(slot) = self.table.get_mut(key) else {
+            return;
+        };
+        let occupied = slot.state.occupied();
+        self.memory = self.memory + occupied - slot.charged;
+        slot.charged = occupied;
+        if !std::mem::replace(&mut slot.is_sending, true) {
+            self.sending.push_back(key);
+        }
+        let notices = &mut slot.notices;
+        let has_news = notices.is_connected
+            || notices.is_readable
+            || notices.is_writable
+            || notices.closed.is_some();
+        if has_news && slot.is_held && !std::mem::replace(&mut notices.is_queued, true) {
+            self.noticed.push_back(key);
+        }
+        self.note_deadline(key);
+    }
+
+    /// Has the wheel hand a connection over when something is due.
+    pub(super) fn note_deadline(&mut self, key: Key) {
+        let Some(slot) = self.table.get_mut(key) else {
+            return;
+        };
+        // Rounded up: the wheel must not be asked before there is something to do. An entry that
+        // comes too early is put off when it has come, which costs less than to move it with each
+        // segment.
+        let deadline = slot.state.deadline();
+        let deadline_ms = deadline.map(|at| at.as_nanos().div_ceil(1_000_000) as u64);
+        if let Some(at) = deadline_ms
+            && slot.timer.is_none_or(|(before, _)| at < before)
+        {
+            if let Some((_, entry)) = slot.timer {
+                self.wheel.cancel(entry);
+            }
+            slot.timer = Some((at, self.wheel.schedule(at, key)));
+        }
+    }
+
+    /// Sends a segment that no state keeps, to `card` or, without one, to whoever is known to have
+    /// the next hop's.
+    pub(super) fn reply(
+        &mut self,
+        tuple: &crate::tcp::Tuple,
+        outgoing: Outgoing,
+        card: Option<MacAddress>,
+    ) {
+        let hop = self.next_hop(*tuple.remote.ip());
+        let Some(card) = card.or_else(|| self.neighbours.card(hop)) else {
+            return;
+        };
+        let mut frame = vec![0; super::PAYLOAD + 60];
+        let length = super::transmit::emit(&mut frame, self.settings.mac, card, tuple, &outgoing);
+        frame.truncate(length);
+        self.push_reply(frame);
+    }
+
+    /// Has a whole frame leave, if not too many wait already.
+    pub(super) fn push_reply(&mut self, frame: Vec<u8>) {
+        if self.replies.len() < super::REPLIES_MAX {
+            self.replies.push_back(frame);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! How connections begin: RFC 9293, section 3.5, from either end and from both at once.
+
+use std::time::Duration;
+
+use super::challenge::Challenges;
+use super::round_trip::RoundTrip;
+use super::state::{Reason, State};
+use super::{Agreed, Beginning, Connection, Effects, Outgoing, Settings, clock};
+use crate::wire::sequence::Sequence;
+use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
+
+/// A SYN that is sent until it is answered.
+#[derive(Debug)]
+struct Syn {
+    /// Its number.
+    ours: Sequence,
+    /// Of our clock.
+    clock: u32,
+    began: Duration,
+    /// When it was last sent, and how often it was.
+    sent: Duration,
+    count: u32,
+    round_trip: RoundTrip,
+    is_due: bool,
+    deadline: Option<Duration>,
+}
+
+impl Syn {
+    fn new(now: Duration, ours: Sequence, clock: u32) -> Syn {
+        Syn {
+            ours,
+            clock,
+            began: now,
+            sent: now,
+            count: 0,
+            round_trip: RoundTrip::new(),
+            is_due: true,
+            deadline: None,
+        }
+    }
+
+    /// Whether it is to be sent now.
+    fn poll(&mut self, now: Duration) -> bool {
+        if !std::mem::take(&mut self.is_due) {
+            return false;
+        }
+        self.sent = now;
+        self.count += 1;
+        self.deadline = Some(now + self.round_trip.timeout());
+        true
+    }
+
+    /// Sends it again when its time is over. Whether that was tried for long enough.
+    fn handle_timeout(&mut self, now: Duration, settings: &Settings) -> bool {
+        if self.deadline.is_none_or(|at| at > now) {
+            return false;
+        }
+        if now.saturating_sub(self.began) >= settings.give_up {
+            return true;
+        }
+        self.round_trip.back_off();
+        self.is_due = true;
+        self.deadline = None;
+        false
+    }
+
+    /// What its answer says of the round trip (Karn's algorithm; RFC 6298, section 5.7), and
+    /// whether it was lost.
+    fn answered(&self, now: Duration) -> (RoundTrip, bool) {
+        if self.count > 1 {
+            return (RoundTrip::after_lost_syn(), true);
+        }
+        let mut round_trip = RoundTrip::new();
+        round_trip.sample(now.saturating_sub(self.sent));
+        (round_trip, false)
+    }
+
+    /// The offer of a SYN that answers none.
+    fn offer(&self, now: Duration, settings: &Settings) -> Options {
+        Options {
+            segment_max: Some(settings.segment_max),
+            window_shift: settings.window_scale.then(|| settings.window_shift()),
+            sack_permitted: settings.sack,
+            timestamps: settings.timestamps.then(|| Timestamps {
+                value: clock(now, self.clock),
+                echo: 0,
+            }),
+            ..Options::default()
+        }
+    }
+}
+
+/// The SYN that answers another: it offers what the other one did, and we have.
+pub(crate) fn answer(
+    settings: &Settings,
+    agreed: &Agreed,
+    clock: u32,
+    (ours, theirs): (Sequence, Sequence),
+) -> Outgoing {
+    let options = Options {
+        segment_max: Some(settings.segment_max),
+        window_shift: agreed.is_scaled.then_some(agreed.receive_shift),
+        sack_permitted: agreed.sack,
+        timestamps: agreed.timestamps.map(|clocks| Timestamps {
+            value: clock,
+            echo: clocks.recent,
+        }),
+        ..Options::default()
+    };
+    Outgoing {
+        window: settings.window_first(),
+        options,
+        ..Outgoing::bare(ours, theirs + 1, Flags::SYN.with(Flags::ACK))
+    }
+}
+
+/// SYN-SENT: we have asked for a connection.
+#[derive(Debug)]
+pub(crate) struct SynSent {
+    syn: Syn,
+}
+
+impl SynSent {
+    pub(crate) fn new(now: Duration, ours: Sequence, clock: u32) -> SynSent {
+        SynSent {
+            syn: Syn::new(now, ours, clock),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.syn.deadline
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Duration, settings: &Settings) -> Effects {
+        if self.syn.handle_timeout(now, settings) {
+            return Effects::closed(Reason::TimedOut);
+        }
+        Effects::default()
+    }
+
+    pub(crate) fn poll_segment(&mut self, now: Duration, settings: &Settings) -> Option<Outgoing> {
+        self.syn.poll(now).then(|| Outgoing {
+            window: settings.window_first(),
+            options: self.syn.offer(now, settings),
+            ..Outgoing::bare(self.syn.ours, Sequence(0), Flags::SYN)
+        })
+    }
+
+    /// Section 3.10.7.3.
+    pub(crate) fn handle_segment(
+        &mut self,
+        now: Duration,
+        settings: &Settings,
+        segment: &Segment<'_>,
+    ) -> Effects {
+        let header = &segment.header;
+        let has_ack = header.flags.has(Flags::ACK);
+        if has_ack && header.acknowledgment != self.syn.ours + 1 {
+            return Effects {
+                reset: Outgoing::reset_for(segment),
+                ..Effects::default()
+            };
+        }
+        if header.flags.has(Flags::RST) {
+            return if has_ack {
+                Effects::closed(Reason::Refused)
+            } else {
+                Effects::default()
+            };
+        }
+        if !header.flags.has(Flags::SYN) {
+            return Effects::default();
+        }
+        let agreed = Agreed::new(settings, &header.options, now, self.syn.clock);
+        if !has_ack {
+            // Both ends have asked at once (section 3.5, figure 8): our number stays, our SYN is
+            // sent again as an answer.
+            let syn = Syn::new(now, self.syn.ours, self.syn.clock);
+            let received = SynReceived {
+                syn,
+                theirs: header.sequence,
+                agreed,
+                window: u32::from(header.window),
+                is_passive: false,
+                challenges: Challenges::default(),
+                challenge_is_due: false,
+            };
+            return Effects {
+                next: Some(State::SynReceived(received)),
+                ..Effects::default()
+            };
+        }
+        let (round_trip, was_lost) = self.syn.answered(now);
+        let beginning = Beginning {
+            agreed,
+            ours: self.syn.ours,
+            theirs: header.sequence,
+            window: u32::from(header.window),
+            round_trip,
+            was_lost,
+        };
+        let mut connection = Connection::new(now, settings, beginning);
+        connection.acknowledge_now();
+        // What comes with the SYN (section 3.10.7.3, fifth step) is taken when it comes again.
+        Effects {
+            next: Some(State::Synchronized(Box::new(connection))),
+            writable: true,
+            ..Effects::default()
+        }
+    }
+
+    /// The host says that nobody is there; the number must be that of our SYN (RFC 5927, section
+    /// 4.1).
+    pub(crate) fn handle_refused(&self, sequence: Sequence) -> Effects {
+        if sequence == self.syn.ours {
+            Effects::closed(Reason::Refused)
+        } else {
+            Effects::default()
+        }
+    }
+}
+
+/// SYN-RECEIVED: both SYNs have been sent, and ours has not been acknowledged.
+#[derive(Debug)]
+pub(crate) struct SynReceived {
+    syn: Syn,
+    theirs: Sequence,
+    agreed: Agreed,
+    window: u32,
+    /// A listener has been asked for this connection; else it came from SYN-SENT.
+    pub(crate) is_passive: bool,
+    challenges: Challenges,
+    challenge_is_due: bool,
+}
+
+impl SynReceived {
+    /// A listener was asked for a connection by this segment.
+    pub(crate) fn new(
+        now: Duration,
+        settings: &Settings,
+        segment: &Segment<'_>,
+        ours: Sequence,
+        clock: u32,
+    ) -> SynReceived {
+        SynReceived {
+            syn: Syn::new(now, ours, clock),
+            theirs: segment.header.sequence,
+            agreed: Agreed::new(settings, &segment.header.options, now, clock),
+            window: u32::from(segment.header.window),
+            is_passive: true,
+            challenges: Challenges::default(),
+            challenge_is_due: false,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.syn.deadline
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Duration, settings: &Settings) -> Effects {
+        if self.syn.handle_timeout(now, settings) {
+            return Effects::closed(Reason::TimedOut);
+        }
+        Effects::default()
+    }
+
+    pub(crate) fn poll_segment(&mut self, now: Duration, settings: &Settings) -> Option<Outgoing> {
+        let time = clock(now, self.syn.clock);
+        if self.syn.poll(now) {
+            let numbers = (self.syn.ours, self.theirs);
+            return Some(answer(settings, &self.agreed, time, numbers));
+        }
+        std::mem::take(&mut self.challenge_is_due).then(|| Outgoing {
+            window: settings.window_first() >> self.agreed.receive_shift,
+            options: Options {
+                timestamps: self.agreed.timestamps.map(|clocks| Timestamps {
+                    value: time,
+                    echo: clocks.recent,
+                }),
+                ..Options::default()
+            },
+            ..Outgoing::bare(self.syn.ours + 1, self.theirs + 1, Flags::ACK)
+        })
+    }
+
+    /// Section 3.10.7.4 as far as it is about this state.
+    pub(crate) fn handle_segment(
+        &mut self,
+        now: Duration,
+        settings: &Settings,
+        segment: &Segment<'_>,
+        room: usize,
+    ) -> Effects {
+        let header = &segment.header;
+        let flags = header.flags;
+        let next = self.theirs + 1;
+        let is_within = next <= header.sequence && header.sequence <= next + settings.receive_max;
+        if flags.has(Flags::RST) {
+            // RFC 5961, section 3.2: exactly there, or it may be a guess.
+            return if header.sequence == next {
+                Effects::closed(if self.is_passive {
+                    Reason::Reset
+                } else {
+                    Reason::Refused
+                })
+            } else {
+                self.challenge_is_due |= is_within && self.challenges.permit(now);
+                Effects::default()
+            };
+        }
+        if flags.has(Flags::SYN) && header.sequence == self.theirs && !flags.has(Flags::ACK) {
+            // The other end has not got our SYN.
+            self.syn.is_due |= self.challenges.permit(now);
+            return Effects::default();
+        }
+        if flags.has(Flags::ACK) && header.acknowledgment != self.syn.ours + 1 {
+            return Effects {
+                reset: Outgoing::reset_for(segment),
+                ..Effects::default()
+            };
+        }
+        let is_crossing = flags.has(Flags::SYN) && header.sequence == self.theirs;
+        if !is_crossing && (!is_within || flags.has(Flags::SYN)) {
+            self.challenge_is_due |= self.challenges.permit(now);
+            return Effects::default();
+        }
+        if !flags.has(Flags::ACK) {
+            return Effects::default();
+        }
+        let (round_trip, was_lost) = self.syn.answered(now);
+        let beginning = Beginning {
+            agreed: self.agreed,
+            ours: self.syn.ours,
+            theirs: self.theirs,
+            window: self.window,
+            round_trip,
+            was_lost,
+        };
+        establish(now, settings, beginning, segment, room)
+    }
+
+    /// Ends the handshake by a reset.
+    pub(crate) fn abort(&self) -> Effects {
+        let flags = Flags::RST.with(Flags::ACK);
+        let reset = Outgoing::bare(self.syn.ours + 1, self.theirs + 1, flags);
+        Effects {
+            reset: Some(reset),
+            ..Effects::closed(Reason::Aborted)
+        }
+    }
+
+    /// As of [`SynSent`].
+    pub(crate) fn handle_refused(&self, sequence: Sequence) -> Effects {
+        if sequence == self.syn.ours && !self.is_passive {
+            Effects::closed(Reason::Refused)
+        } else {
+            Effects::default()
+        }
+    }
+}
+
+/// The connection that an acknowledgment of our SYN begins, with what that segment brings beside.
+pub(crate) fn establish(
+    now: Duration,
+    settings: &Settings,
+    beginning: Beginning,
+    segment: &Segment<'_>,
+    room: usize,
+) -> Effects {
+    let mut connection = Box::new(Connection::new(now, settings, beginning));
+    let effects = if segment.header.flags.has(Flags::SYN) {
+        // Both have asked at once: the other end's SYN has come with the acknowledgment of ours.
+        connection.acknowledge_now();
+        Effects::default()
+    } else {
+        connection.handle_segment(now, segment, room)
+    };
+    Effects {
+        next: effects.next.or(Some(State::Synchronized(connection))),
+        readable: effects.readable,
+        writable: true,
+        reset: effects.reset,
+        reuse: None,
+    }
+}
+
+/// What begins with the acknowledgment of a SYN that was answered by a cookie.
+pub(crate) fn from_cookie(
+    now: Duration,
+    settings: &Settings,
+    offer: &Options,
+    clock: u32,
+    segment: &Segment<'_>,
+) -> Beginning {
+    Beginning {
+        agreed: Agreed::new(settings, offer, now, clock),
+        ours: segment.header.acknowledgment - 1,
+        theirs: segment.header.sequence - 1,
+        window: u32::from(segment.header.window),
+        round_trip: RoundTrip::new(),
+        was_lost: false,
+    }
+}

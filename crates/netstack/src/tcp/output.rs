@@ -1,0 +1,222 @@
+//! What a connection sends next: what was lost, new data, a FIN, a probe, or an acknowledgment
+//! alone.
+
+use std::time::Duration;
+
+use super::recovery::Flight;
+use super::timers::AckTimer;
+use super::{Connection, Outgoing};
+use crate::wire::sequence::Sequence;
+use crate::wire::tcp::{Flags, Options, SACK_BLOCKS_MAX, Timestamps};
+
+/// Whether a segment may end our direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    Yes,
+    No,
+}
+
+impl Connection {
+    /// The next segment, or `None` when there is none for now; to be asked until then.
+    pub(crate) fn poll_segment(&mut self, now: Duration) -> Option<Outgoing> {
+        let segment = self.next_segment(now);
+        self.arm_send_timer(now);
+        segment
+    }
+
+    fn next_segment(&mut self, now: Duration) -> Option<Outgoing> {
+        if self.probe_is_due {
+            self.probe_is_due = false;
+            return Some(self.probe(now));
+        }
+        let window = self.recovery.window(&self.congestion);
+        let flight = self.flight();
+        if self.send_window > 0
+            && let Some((from, to)) = self.recovery.next_again(flight, window)
+        {
+            return Some(self.send_again(now, from, to));
+        }
+        if let Some((length, fin)) = self.next_new(window) {
+            return Some(self.send_new(now, length, fin));
+        }
+        if self.send_window > 0
+            && let Some((from, to)) = self.recovery.next_perhaps(flight, window)
+        {
+            return Some(self.send_again(now, from, to));
+        }
+        if self.keep_alive.is_due {
+            // Nothing is outstanding, so that the place before the next one was acknowledged
+            // (section 3.8.4).
+            self.keep_alive.is_due = false;
+            return Some(self.segment_at(now, self.send_next - 1, 0, Fin::No));
+        }
+        match self.ack_timer {
+            AckTimer::Now => Some(self.segment_at(now, self.send_next, 0, Fin::No)),
+            AckTimer::Off | AckTimer::Delayed(_) => None,
+        }
+    }
+
+    /// What the other end has not acknowledged.
+    pub(crate) fn flight(&self) -> Flight {
+        Flight {
+            acknowledged: self.acknowledged,
+            next: self.send_next,
+            segment: self.segment(),
+        }
+    }
+
+    /// Whether data, or a FIN, have never been sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.queue_ends() > self.send_next || self.is_finished && !self.fin_was_sent()
+    }
+
+    /// What a segment of new data may carry now, where one may go (section 3.8.6.2.1: no silly
+    /// windows, and RFC 5681's window): so many bytes, and perhaps a FIN.
+    fn next_new(&self, congestion_window: u32) -> Option<(u32, Fin)> {
+        if !self.has_unsent() {
+            return None;
+        }
+        let flight = self.flight();
+        let data = self.queue_ends().since(self.send_next);
+        let usable = (self.acknowledged + self.send_window).since(self.send_next);
+        let in_flight = self.recovery.in_flight(flight);
+        let allowed = usable.min(congestion_window.saturating_sub(in_flight));
+        let length = data.min(allowed).min(flight.segment);
+        let is_last = length == data;
+        let fin = if self.is_finished && is_last && allowed > length {
+            Fin::Yes
+        } else {
+            Fin::No
+        };
+        let is_alone = flight.size() == 0;
+        let may_go = length == flight.segment
+            || fin == Fin::Yes
+            || length > 0 && is_last && (self.no_delay || is_alone)
+            || length > 0 && length == usable && length >= self.send_window_max / 2;
+        may_go.then_some((length, fin))
+    }
+
+    /// Sends data, and a FIN with the last of them, for the first time.
+    fn send_new(&mut self, now: Duration, length: u32, fin: Fin) -> Outgoing {
+        if self.acknowledged == self.send_next {
+            let idle = now.saturating_sub(self.last_sent);
+            self.congestion.on_idle(idle, self.round_trip.timeout());
+        }
+        let outgoing = self.segment_at(now, self.send_next, length, fin);
+        self.send_next = end_of(&outgoing);
+        self.last_sent = now;
+        if self.timed.is_none() && self.agreed.timestamps.is_none() {
+            self.timed = Some((self.send_next, now));
+        }
+        outgoing
+    }
+
+    /// Sends a part of what is outstanding once more.
+    fn send_again(&mut self, now: Duration, from: Sequence, to: Sequence) -> Outgoing {
+        let length = to.min(self.queue_ends()).since(from).min(self.segment());
+        let fin = if to > self.queue_ends() {
+            Fin::Yes
+        } else {
+            Fin::No
+        };
+        let outgoing = self.segment_at(now, from, length, fin);
+        self.recovery.on_sent_again(end_of(&outgoing));
+        self.timed = None;
+        outgoing
+    }
+
+    /// One byte, or a FIN, for a window that is closed; as much as goes into one that is too small
+    /// to be worth it.
+    fn probe(&mut self, now: Duration) -> Outgoing {
+        let data = self.queue_ends().since(self.acknowledged);
+        let length = data.min(self.send_window.clamp(1, self.segment()));
+        let fin = if self.is_finished && (data == 0 || self.send_window > data) {
+            Fin::Yes
+        } else {
+            Fin::No
+        };
+        let outgoing = self.segment_at(now, self.acknowledged, length, fin);
+        self.send_next = self.send_next.max(end_of(&outgoing));
+        self.timed = None;
+        outgoing
+    }
+
+    /// A segment with `length` bytes from `sequence` on, or fewer where its options leave less
+    /// room; with a FIN only if these are the last.
+    fn segment_at(&mut self, now: Duration, sequence: Sequence, length: u32, fin: Fin) -> Outgoing {
+        let options = self.options(now);
+        let room = u32::from(self.agreed.segment_max).saturating_sub(options.length() as u32);
+        let length = length.min(room);
+        let is_last = sequence + length == self.queue_ends();
+        let mut flags = Flags::ACK;
+        if length > 0 && is_last {
+            flags = flags.with(Flags::PSH);
+        }
+        if fin == Fin::Yes && is_last {
+            flags = flags.with(Flags::FIN);
+        }
+        let window = self.offer_window();
+        self.ack_timer = AckTimer::Off;
+        self.segments_unacknowledged = 0;
+        self.acknowledgment_sent = self.receive_next;
+        Outgoing {
+            sequence,
+            acknowledgment: self.receive_next,
+            flags,
+            window,
+            options,
+            offset: sequence.since(self.queue_begins) as usize,
+            length: length as usize,
+        }
+    }
+
+    /// The options of every segment after the SYNs.
+    fn options(&self, now: Duration) -> Options {
+        let timestamps = self.agreed.timestamps.map(|clocks| Timestamps {
+            value: clocks.now(now),
+            echo: clocks.recent,
+        });
+        let mut options = Options {
+            timestamps,
+            ..Options::default()
+        };
+        if self.agreed.sack && !self.reassembly.is_empty() {
+            let count_max = match timestamps {
+                Some(_) => SACK_BLOCKS_MAX - 1,
+                None => SACK_BLOCKS_MAX,
+            };
+            options.sack = self.reassembly.report(count_max);
+        }
+        options
+    }
+
+    /// The place up to which the other end may send: as before until a good piece more is free
+    /// (section 3.8.6.2.2).
+    pub(crate) fn window_edge(&self) -> Sequence {
+        let free = self.receive_max.saturating_sub(self.inbox.len() as u32);
+        let edge = self.receive_next + free;
+        let step = (self.receive_max / 2).min(u32::from(self.agreed.segment_max));
+        if edge.since(self.receive_edge) >= step {
+            edge
+        } else {
+            self.receive_edge
+        }
+    }
+
+    /// The window's field of a segment that is sent now, rounded up so that the window's end does
+    /// not go back.
+    fn offer_window(&mut self) -> u16 {
+        let shift = self.agreed.receive_shift;
+        let wanted = self.window_edge().since(self.receive_next);
+        let field = wanted.div_ceil(1 << shift).min(u32::from(u16::MAX));
+        let edge = self.receive_next + (field << shift);
+        self.receive_edge = self.receive_edge.max(edge);
+        field as u16
+    }
+}
+
+/// The place behind a segment.
+fn end_of(outgoing: &Outgoing) -> Sequence {
+    let fin = u32::from(outgoing.flags.has(Flags::FIN));
+    outgoing.sequence + outgoing.length as u32 + fin
+}

@@ -1,0 +1,123 @@
+//! How long an answer takes, and how long to wait for one: RFC 6298.
+
+use std::time::Duration;
+
+/// Before anything is known (section 2.1).
+const TIMEOUT_FIRST: Duration = Duration::from_secs(1);
+
+/// The timeout that data begin with after a handshake that had to be repeated (section 5.7).
+const TIMEOUT_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+
+/// What is added to a round trip at least. Section 2.4 would have the whole timeout be a second;
+/// Linux adds 200 ms, which is more than any system delays an acknowledgment by, and servers are
+/// compared with it.
+const MARGIN_MIN: Duration = Duration::from_millis(200);
+
+/// The longest timeout (section 2.5 demands no less).
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// Doublings after which the timeout is at its longest anyway.
+const DOUBLINGS_MAX: u32 = 10;
+
+/// What is known of the round trip, and the timeout that follows from it.
+#[derive(Debug)]
+pub(crate) struct RoundTrip {
+    /// SRTT and RTTVAR, once there was a sample.
+    known: Option<(Duration, Duration)>,
+    timeout: Duration,
+    doublings: u32,
+}
+
+impl RoundTrip {
+    /// Nothing is known.
+    pub(crate) fn new() -> RoundTrip {
+        RoundTrip {
+            known: None,
+            timeout: TIMEOUT_FIRST,
+            doublings: 0,
+        }
+    }
+
+    /// Nothing is known because the handshake had to be repeated, so that its answer cannot be
+    /// timed.
+    pub(crate) fn after_lost_syn() -> RoundTrip {
+        RoundTrip {
+            timeout: TIMEOUT_AFTER_LOST_SYN,
+            ..RoundTrip::new()
+        }
+    }
+
+    /// A segment that was sent once was acknowledged after `sample` (sections 2.2 and 2.3). The
+    /// timeout is again that of the round trip, however often it had been doubled (section 5, last
+    /// paragraph).
+    pub(crate) fn sample(&mut self, sample: Duration) {
+        let (smoothed, variation) = match self.known {
+            None => (sample, sample / 2),
+            Some((smoothed, variation)) => (
+                (smoothed * 7 + sample) / 8,
+                (variation * 3 + smoothed.abs_diff(sample)) / 4,
+            ),
+        };
+        self.known = Some((smoothed, variation));
+        self.timeout = (smoothed + MARGIN_MIN.max(variation * 4)).min(TIMEOUT_MAX);
+        self.doublings = 0;
+    }
+
+    /// How long to wait for an acknowledgment.
+    pub(crate) fn timeout(&self) -> Duration {
+        let factor = 1 << self.doublings;
+        self.timeout.saturating_mul(factor).min(TIMEOUT_MAX)
+    }
+
+    /// Waiting was in vain (section 5.5).
+    pub(crate) fn back_off(&mut self) {
+        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+    }
+
+    /// The other end is there, though nothing could be timed.
+    pub(crate) fn forget_back_off(&mut self) {
+        self.doublings = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn the_timeout_follows_the_samples() {
+        let mut trip = RoundTrip::new();
+        assert_eq!(trip.timeout(), ms(1000));
+        trip.sample(ms(100));
+        // SRTT 100, RTTVAR 50.
+        assert_eq!(trip.timeout(), ms(300));
+        trip.sample(ms(900));
+        // RTTVAR (3 * 50 + 800) / 4 = 237.5, SRTT (7 * 100 + 900) / 8 = 200.
+        assert_eq!(trip.timeout(), ms(200 + 950));
+        let mut far = RoundTrip::new();
+        far.sample(ms(100_000));
+        assert_eq!(far.timeout(), TIMEOUT_MAX);
+        assert_eq!(RoundTrip::after_lost_syn().timeout(), ms(3000));
+    }
+
+    #[test]
+    fn waiting_in_vain_doubles_up_to_a_minute_and_a_sample_ends_that() {
+        let mut trip = RoundTrip::new();
+        let mut waited = Vec::new();
+        for _ in 0..8 {
+            waited.push(trip.timeout().as_secs());
+            trip.back_off();
+        }
+        assert_eq!(waited, [1, 2, 4, 8, 16, 32, 60, 60]);
+        for _ in 0..100 {
+            trip.back_off();
+        }
+        assert_eq!(trip.timeout(), TIMEOUT_MAX);
+        trip.sample(ms(10));
+        assert_eq!(trip.timeout(), ms(210));
+    }
+}

@@ -1,0 +1,86 @@
+//! Ethernet II frames, without VLAN tags.
+
+use super::{Malformed, read_u16, write};
+
+/// Bytes of a frame's header.
+pub const HEADER: usize = 14;
+
+/// Address of a network card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// All stations of the network.
+    pub const BROADCAST: MacAddress = MacAddress([0xff; 6]);
+
+    /// Whether one station has this address: no group, and not the address of nobody.
+    #[must_use]
+    pub fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self != MacAddress::default()
+    }
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EtherType {
+    /// IPv4 (0x0800).
+    Ipv4,
+    /// ARP (0x0806).
+    Arp,
+    /// Anything else.
+    Other(u16),
+}
+
+impl EtherType {
+    fn from_number(number: u16) -> EtherType {
+        match number {
+            0x0800 => EtherType::Ipv4,
+            0x0806 => EtherType::Arp,
+            other => EtherType::Other(other),
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            EtherType::Ipv4 => 0x0800,
+            EtherType::Arp => 0x0806,
+            EtherType::Other(other) => other,
+        }
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whom the frame is for.
+    pub destination: MacAddress,
+    /// Who sent it.
+    pub source: MacAddress,
+    /// What it carries.
+    pub kind: EtherType,
+}
+
+impl Header {
+    /// Reads the header; what it carries stands behind it.
+    ///
+    /// # Errors
+    /// `Short` where the frame ends within its header.
+    pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+        let (destination, rest) = frame.split_first_chunk::<6>().ok_or(Malformed::Short)?;
+        let source = rest.first_chunk::<6>().ok_or(Malformed::Short)?;
+        let kind = read_u16(frame, 12).ok_or(Malformed::Short)?;
+        let header = Header {
+            destination: MacAddress(*destination),
+            source: MacAddress(*source),
+            kind: EtherType::from_number(kind),
+        };
+        Ok((header, frame.get(HEADER..).unwrap_or_default()))
+    }
+
+    /// Writes the header at the front of `into`.
+    pub fn emit(&self, into: &mut [u8]) {
+        write(into, 0, &self.destination.0);
+        write(into, 6, &self.source.0);
+        write(into, 12, &self.kind.number().to_be_bytes());
+    }
+}

@@ -1,0 +1,156 @@
+//! Two stacks at the ends of a wire: connections begin, carry bytes both ways and end.
+
+mod common;
+
+use bytes::Bytes;
+use common::{Hosts, content, events, ms, read};
+use netstack::simulated::WireFaults;
+use netstack::tcp;
+use netstack::{ConnectionId, Event};
+
+/// Sends `request` one way and `response` the other, each followed by its end, and has everything
+/// end in order. What both have got, and how long it took.
+fn exchange(hosts: &mut Hosts, request: &Bytes, response: &Bytes) -> (Vec<u8>, Vec<u8>) {
+    let begin = hosts.wire.now;
+    let (client, server) = hosts.connected();
+    let mut unsent = [request.clone(), response.clone()];
+    let mut received = [Vec::new(), Vec::new()];
+    let mut ended = [false; 2];
+    loop {
+        let ends: [(usize, ConnectionId); 2] = [(0, client), (1, server)];
+        for (side, id) in ends {
+            let stack = if side == 0 {
+                &mut hosts.client
+            } else {
+                &mut hosts.server
+            };
+            let rest = &mut unsent[side];
+            if !rest.is_empty() {
+                let count = match stack.send(id, rest.clone()) {
+                    Ok(count) => count,
+                    Err(tcp::CallError::Connecting) => 0,
+                    Err(error) => panic!("{error}"),
+                };
+                *rest = rest.slice(count..);
+                if rest.is_empty() {
+                    stack.finish(id).unwrap();
+                }
+            }
+            received[side].extend(read(stack, id));
+            ended[side] = stack.receive(id, &mut [0]) == Ok(Some(0));
+        }
+        if ended == [true, true] {
+            break;
+        }
+        assert!(hosts.step(), "nothing happens any more");
+        assert!(hosts.wire.now - begin < ms(3_600_000), "an hour has passed");
+    }
+    let now = hosts.wire.now;
+    hosts.client.release(now, client);
+    hosts.server.release(now, server);
+    let [of_client, of_server] = received;
+    (of_server, of_client)
+}
+
+#[test]
+fn a_request_and_its_response_and_both_ends() {
+    let mut hosts = Hosts::new(0, WireFaults::default(), &tcp::Settings::default());
+    let (client, server) = hosts.connected();
+    let request = Bytes::from_static(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(
+        hosts.client.send(client, request.clone()),
+        Ok(request.len())
+    );
+    hosts.step();
+    hosts.step();
+    assert_eq!(read(&mut hosts.server, server), request);
+    let response = content(1000);
+    hosts.server.send(server, response.clone()).unwrap();
+    hosts.server.finish(server).unwrap();
+    hosts.step();
+    hosts.step();
+    assert_eq!(read(&mut hosts.client, client), response);
+    assert_eq!(hosts.client.receive(client, &mut [0]), Ok(Some(0)));
+    let seen = events(&mut hosts.client);
+    assert!(seen.contains(&Event::Connected(client)), "{seen:?}");
+    assert!(seen.contains(&Event::Readable(client)), "{seen:?}");
+    // The one that finished last is in TIME-WAIT no longer than the other.
+    let now = hosts.wire.now;
+    hosts.client.release(now, client);
+    hosts.server.release(now, server);
+    while hosts.step() {}
+    assert_eq!(hosts.client.connections(), 0);
+    assert_eq!(hosts.server.connections(), 0);
+    assert_eq!(hosts.server.memory() + hosts.client.memory(), 0);
+    let waited = hosts.wire.now - now;
+    assert!(ms(60_000) <= waited && waited < ms(61_000), "{waited:?}");
+}
+
+#[test]
+fn much_goes_both_ways_at_once() {
+    let mut hosts = Hosts::new(0, WireFaults::default(), &tcp::Settings::default());
+    let (request, response) = (content(300_000), content(1_000_000));
+    let received = exchange(&mut hosts, &request, &response);
+    assert_eq!(received, (request.to_vec(), response.to_vec()));
+    // A megabyte through a window of 256 KB and 2 ms of round trip.
+    assert!(hosts.wire.now < ms(100), "{:?}", hosts.wire.now);
+}
+
+#[test]
+fn nobody_listens() {
+    let mut hosts = Hosts::new(0, WireFaults::default(), &tcp::Settings::default());
+    hosts.address.set_port(81);
+    let now = hosts.wire.now;
+    let client = hosts.client.connect(now, None, hosts.address).unwrap();
+    while hosts.step() {}
+    let reason = tcp::Reason::Refused;
+    assert!(events(&mut hosts.client).contains(&Event::Closed(client, reason)));
+    assert_eq!(
+        hosts.client.receive(client, &mut [0]),
+        Err(tcp::CallError::Ended(reason))
+    );
+}
+
+/// Wires that lose up to a tenth of all frames, and double, reorder and damage some.
+fn faults(seed: u64) -> WireFaults {
+    WireFaults {
+        delay_min: ms([0, 1, 20][seed as usize % 3]),
+        delay_max: ms([1, 5, 60][seed as usize / 3 % 3]).max(ms([0, 1, 20][seed as usize % 3])),
+        loss: (seed % 101) as u32,
+        duplicate: [0, 10, 100][seed as usize / 9 % 3],
+        reorder: [0, 50, 500][seed as usize / 27 % 3],
+        corrupt: [0, 0, 20][seed as usize / 81 % 3],
+    }
+}
+
+/// What both ends are capable of, in all combinations.
+fn capabilities(seed: u64) -> tcp::Settings {
+    tcp::Settings {
+        timestamps: seed & 1 == 0,
+        sack: seed & 2 == 0,
+        window_scale: seed & 4 == 0,
+        no_delay: seed & 8 == 0,
+        receive_max: [256 * 1024, 20_000, 3000][seed as usize / 16 % 3],
+        send_max: [256 * 1024, 10_000][seed as usize / 48 % 2],
+        ..tcp::Settings::default()
+    }
+}
+
+#[test]
+fn every_byte_is_right_whatever_the_wire_does() {
+    let one: Option<u64> = std::env::var("SEED").ok().map(|seed| seed.parse().unwrap());
+    let seeds = one.map_or(0..1000, |seed| seed..seed + 1);
+    for seed in seeds {
+        let mut hosts = Hosts::new(seed, faults(seed), &capabilities(seed / 7));
+        let request = content(1 + (seed * 37 % 5000) as usize);
+        let response = content(1 + (seed * 7919 % 100_000) as usize);
+        let (got_request, got_response) = exchange(&mut hosts, &request, &response);
+        assert!(got_request == request, "SEED={seed}");
+        assert!(got_response == response, "SEED={seed}");
+        while hosts.step() {}
+        assert_eq!(hosts.client.connections(), 0, "SEED={seed}");
+        assert_eq!(hosts.server.connections(), 0, "SEED={seed}");
+        let left = hosts.server.memory() + hosts.client.memory();
+        assert_eq!(left, 0, "SEED={seed}");
+    }
+}
