@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const USAGE: &str = "usage: xtask judge SUITE [options]
 
@@ -275,12 +275,21 @@ fn write_passing(path: &Path, names: &BTreeSet<String>) -> Result<(), String> {
     Ok(())
 }
 
+/// A new folder for the binary. Several runs at the same time each have one: their process numbers
+/// do not tell them apart, because each is the first of a namespace of its own.
+fn own_folder() -> Result<PathBuf, String> {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    let time = time.map_err(|error| error.to_string())?.as_nanos();
+    let folder = PathBuf::from(format!("/tmp/tidegate-judge-{time}"));
+    std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
 fn run_all(rows: &[Row], options: &Options) -> Result<Vec<Verdict>, String> {
     std::fs::create_dir_all(&options.out)
         .map_err(|error| format!("{}: {error}", options.out.display()))?;
     // The user nobody must be able to run it, wherever the build folder lies.
-    let folder = PathBuf::from(format!("/tmp/tidegate-judge-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let folder = own_folder()?;
     let binary = folder.join("tidegate");
     std::fs::copy(&options.binary, &binary)
         .map_err(|error| format!("{}: {error}", options.binary.display()))?;
