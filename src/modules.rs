@@ -5,18 +5,34 @@
 //! `--without-…`, one we have beyond the default is `--with-…`. Whether we have one is asked of
 //! the directive table: it is there when its directive is known and works.
 
-use conf::{Effect, Registry};
+use conf::{Contexts, Effect, Registry};
 
 /// A module of nginx.
 struct Module {
     /// Its name as configure knows it.
     name: &'static str,
-    /// A directive that nothing else has.
+    /// A directive that nothing else has in one of these contexts.
     directive: &'static str,
+    contexts: Contexts,
 }
 
 const fn module(name: &'static str, directive: &'static str) -> Module {
-    Module { name, directive }
+    let contexts = Contexts::ALL;
+    Module {
+        name,
+        directive,
+        contexts,
+    }
+}
+
+/// A module of `stream`.
+const fn stream(name: &'static str, directive: &'static str) -> Module {
+    Module {
+        contexts: Contexts::STREAM
+            .or(Contexts::STREAM_SERVER)
+            .or(Contexts::STREAM_UPSTREAM),
+        ..module(name, directive)
+    }
 }
 
 /// Built unless configure is told `--without-NAME`.
@@ -54,6 +70,19 @@ const DEFAULT: &[Module] = &[
     module("http_upstream_zone_module", "zone"),
     module("http_upstream_sticky_module", "sticky"),
     module("http-cache", "proxy_cache"),
+    stream("stream_access_module", "allow"),
+    stream("stream_geo_module", "geo"),
+    stream("stream_limit_conn_module", "limit_conn"),
+    stream("stream_map_module", "map"),
+    stream("stream_pass_module", "pass"),
+    stream("stream_return_module", "return"),
+    stream("stream_set_module", "set"),
+    stream("stream_split_clients_module", "split_clients"),
+    stream("stream_upstream_hash_module", "hash"),
+    stream("stream_upstream_least_conn_module", "least_conn"),
+    stream("stream_upstream_least_time_module", "least_time"),
+    stream("stream_upstream_random_module", "random"),
+    stream("stream_upstream_zone_module", "zone"),
 ];
 
 /// Built only when configure is told `--with-NAME`.
@@ -78,6 +107,9 @@ const OPTIONAL: &[Module] = &[
     module("http_slice_module", "slice"),
     module("http_stub_status_module", "stub_status"),
     module("stream", "stream"),
+    stream("stream_ssl_module", "ssl_certificate"),
+    stream("stream_ssl_preread_module", "ssl_preread"),
+    stream("stream_realip_module", "set_real_ip_from"),
     module("mail", "mail"),
 ];
 
@@ -97,5 +129,5 @@ pub(crate) fn configure_arguments(registry: &Registry) -> Vec<String> {
 fn works(module: &Module, registry: &Registry) -> bool {
     registry
         .find(module.directive)
-        .any(|spec| spec.effect == Effect::Works)
+        .any(|spec| spec.effect == Effect::Works && spec.contexts.intersects(module.contexts))
 }

@@ -63,8 +63,19 @@ fn configurations_are_accepted() {
     }
 }
 
-/// Puts the files of parameters that a configuration includes beside it, as Debian's nginx brings them.
+/// Puts the files that a configuration names beside it: of parameters as Debian's nginx brings them,
+/// and certificates.
 fn add_included(folder: &Folder, text: &str) {
+    let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    for (name, from) in [
+        ("site.crt", "rsa.crt"),
+        ("site.key", "rsa.key"),
+        ("clients.crt", "ca.crt"),
+    ] {
+        if text.contains(&format!(" {name};")) {
+            fs::copy(certificates.join(from), folder.0.join(name)).unwrap();
+        }
+    }
     for name in ["fastcgi_params", "uwsgi_params", "scgi_params"] {
         let from = Path::new("/etc/nginx").join(name);
         if text.contains(&format!("include {name};")) {

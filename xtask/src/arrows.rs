@@ -97,6 +97,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "variables",
             "logs",
             "framework",
+            "proto",
             "conf",
             "engine",
         ],

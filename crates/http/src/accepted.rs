@@ -10,6 +10,7 @@ use conf::{
 
 const MAIN: Contexts = Contexts::MAIN;
 const HTTP: Contexts = Contexts::HTTP;
+const HTTP_AND_STREAM: Contexts = HTTP.or(Contexts::STREAM);
 const HS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
@@ -27,8 +28,6 @@ macro_rules! accepted {
 pub const DIRECTIVES: &[&dyn Declared] = &[
     &PCRE_JIT,
     &DEBUG_POINTS,
-    &SERVER_NAMES_HASH_MAX_SIZE,
-    &SERVER_NAMES_HASH_BUCKET_SIZE,
     &VARIABLES_HASH_MAX_SIZE,
     &VARIABLES_HASH_BUCKET_SIZE,
     &CONNECTION_POOL_SIZE,
@@ -53,10 +52,10 @@ accepted! {
     DEBUG_POINTS = "debug_points", "abort | stop", MAIN, debug_points,
         "there are no debug points",
         "Makes nginx stop or abort where it finds an error of its own.";
-    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP, variables_hash_size,
+    VARIABLES_HASH_MAX_SIZE = "variables_hash_max_size", "size", HTTP_AND_STREAM, variables_hash_size,
         "tables size themselves",
         "Bounds nginx's hash of variables.";
-    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP, variables_hash_size,
+    VARIABLES_HASH_BUCKET_SIZE = "variables_hash_bucket_size", "size", HTTP_AND_STREAM, variables_hash_size,
         "tables size themselves",
         "Sets the size of a bucket of nginx's hash of variables.";
     CONNECTION_POOL_SIZE = "connection_pool_size", "size", HS, pool_size,
@@ -87,22 +86,6 @@ accepted! {
         "Linux has no low-water mark for sending",
         "Makes nginx send only when the kernel takes so many bytes.";
 }
-
-static SERVER_NAMES_HASH_MAX_SIZE: Setting<u64> =
-    Setting::new("server_names_hash_max_size", &["size"], parse::number)
-        .contexts(HTTP)
-        .no_effect("tables size themselves")
-        .manual("Bounds nginx's hash of server names.");
-
-static SERVER_NAMES_HASH_BUCKET_SIZE: Setting<u64> =
-    Setting::new("server_names_hash_bucket_size", &["size"], parse::number)
-        .contexts(HTTP)
-        .no_effect("tables size themselves")
-        .manual("Sets the size of a bucket of nginx's hash of server names.");
-
-/// Sizes of nginx's table of server names.
-pub const SERVER_NAMES_HASH_SIZES: [&Setting<u64>; 2] =
-    [&SERVER_NAMES_HASH_MAX_SIZE, &SERVER_NAMES_HASH_BUCKET_SIZE];
 
 static DIRECTIO: Setting<()> = Setting::new("directio", &["size | off"], directio)
     .contexts(HSL)

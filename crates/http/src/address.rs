@@ -7,40 +7,18 @@ use std::sync::Arc;
 
 use engine::net::{Address, ListenOptions};
 use proto::h1;
-use transport::listen::ListenerId;
+use rules::server_name;
+use transport::listen::{Agreement, ListenerId, Protocols};
 
-use crate::listen::{Listen, Protocols};
+use crate::listen::Listen;
 use crate::plan::Server;
 use crate::request::Request;
-use crate::server_name::{ServerNames, UndecidedName};
 
-/// Whether the lines for one address agree about its protocols, as nginx judges it: lines without socket options may leave
-/// protocols out, or all name the same.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Agreement {
-    /// What the second and later lines name.
-    later: Option<Protocols>,
-    changed: bool,
-}
+/// The servers of an address by name.
+pub type ServerNames = server_name::ServerNames<Request, Server>;
 
-impl Agreement {
-    /// Takes one more line; `known` is what those before it come to. False where nginx warns.
-    pub fn take(&mut self, known: &Listen, line: &Listen) -> bool {
-        let (before, now) = (known.own.protocols, line.own.protocols);
-        let differs_from_later = self.later.is_some_and(|later| later != now);
-        let (agrees, later) = if !before.includes(now) {
-            let agrees = (line.set || !known.set) && !self.changed && now.includes(before);
-            (agrees, before)
-        } else if !now.includes(before) {
-            (!line.set && !differs_from_later, now)
-        } else {
-            (!(differs_from_later || line.set && self.changed), now)
-        };
-        self.changed |= before != now;
-        self.later = Some(later);
-        agrees
-    }
-}
+/// A name of a server that could not be decided.
+pub type UndecidedName = server_name::UndecidedName<Request>;
 
 /// The virtual servers of one address.
 pub struct AddressServers {

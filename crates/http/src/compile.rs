@@ -8,13 +8,13 @@ use std::sync::Arc;
 use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
-use engine::net::Address;
 use framework::compile::Compiler;
 use proto::method::Method;
+use rules::server_name::{self, Name};
+use transport::listen::Agreement;
 use transport::tls::settings::{self, TlsSettings};
 
-use crate::accepted;
-use crate::address::{self, Agreement, Gathered};
+use crate::address::{self, Gathered};
 use crate::body;
 use crate::core::{Core, ServerCore};
 use crate::handshake::{self, Handshake};
@@ -25,7 +25,7 @@ use crate::module::{Content, Entry};
 use crate::plan::{Http, Phases, Plan, Server};
 use crate::plan_builder::PlanBuilder;
 use crate::regex::Regex;
-use crate::server_name::{Name, ServerNames};
+use crate::request::Request;
 use crate::variables::Table;
 use crate::{tables, temporary_paths};
 
@@ -61,31 +61,14 @@ static LIMIT_EXCEPT: Setting<()> =
     .inherit(Inherit::Never)
     .manual("Settings for all methods but the ones named; GET stands for HEAD too.");
 
-/// `server_name`
-pub static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
-    Ok(setter.lines().iter().flat_map(|line| line.args.iter().cloned()).collect())
-})
-.contexts(Contexts::SERVER)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.default("\"\"")
-.manual("Names of a virtual server: exact, *.suffix, .suffix, prefix.*, or ~regex. The first is the primary name.");
-
 static INTERNAL: Setting<()> = Setting::new("internal", &[""], nothing)
     .contexts(Contexts::LOCATION)
     .arity(Arity::none())
     .manual("The location, and every location nested in it, is only reached by redirects within the server and by subrequests.");
 
 /// The directives of this file.
-pub const DIRECTIVES: &[&dyn Declared] = &[
-    &HTTP,
-    &SERVER,
-    &LOCATION,
-    &LIMIT_EXCEPT,
-    &SERVER_NAME,
-    &INTERNAL,
-    &LISTEN,
-];
+pub const DIRECTIVES: &[&dyn Declared] =
+    &[&HTTP, &SERVER, &LOCATION, &LIMIT_EXCEPT, &INTERNAL, &LISTEN];
 
 fn nothing(_: &Setter<'_>) -> Result<(), Fault> {
     Ok(())
@@ -144,11 +127,7 @@ pub fn http(
             address.are_names_looked_up() && address.names.has_other_than_patterns()
         };
         if gathered.iter().any(has_table)
-            && let Err(fault) = framework::tables::check(
-                http,
-                "server_names_hash",
-                accepted::SERVER_NAMES_HASH_SIZES,
-            )
+            && let Err(fault) = server_name::check_table(http)
         {
             compiler.report(fault);
             whole = false;
@@ -205,7 +184,10 @@ impl Builder<'_, '_> {
             .map_err(|fault| self.compiler.report(fault))
             .ok();
         let first = listens.as_ref().and_then(|listens| listens.first());
-        let names = self.names(scope, first.map(|listen| &listen.options.address));
+        let names =
+            server_name::of_server(self.compiler, scope, first.map(|one| &one.options.address))
+                .map_err(|fault| self.compiler.report(fault))
+                .ok();
         if locations.is_none() {
             self.report_all(scope);
         }
@@ -243,7 +225,7 @@ impl Builder<'_, '_> {
         listen: &Listen,
         server: &Arc<Server>,
         position: Option<conf::Position>,
-        names: &[(Bytes, Written)],
+        names: &[(Bytes, Name<Request>)],
         gathered: &mut Vec<Gathered>,
     ) -> Option<()> {
         let address = &listen.options.address;
@@ -263,7 +245,10 @@ impl Builder<'_, '_> {
                     self.compiler.report(listen.fault(text));
                     return None;
                 }
-                if !known.agreement.take(&known.listen, listen) {
+                if !known
+                    .agreement
+                    .take(&known.listen, listen, |own| own.protocols)
+                {
                     let text = format!("protocol options redefined for {address}");
                     let position = listen.word.as_ref().map(|word| word.position);
                     self.compiler
@@ -286,7 +271,7 @@ impl Builder<'_, '_> {
                 gathered.push(Gathered {
                     listen: listen.clone(),
                     default: Arc::clone(server),
-                    names: ServerNames::default(),
+                    names: Default::default(),
                     agreement: Agreement::default(),
                     servers: Vec::new(),
                     conflicts: Vec::new(),
@@ -296,103 +281,12 @@ impl Builder<'_, '_> {
         };
         let known = gathered.get_mut(at)?;
         known.servers.push((Arc::clone(server), position));
-        for (text, written) in names {
-            if !known.names.add(written.name(), server) {
-                let name = match written {
-                    Written::SuffixOrBare(name) => name,
-                    _ => text.as_ref(),
-                };
-                let name = String::from_utf8_lossy(name);
-                let text = format!("conflicting server name \"{name}\" on {address}, ignored");
-                known.conflicts.push(text);
+        for (text, name) in names {
+            if !known.names.add(name.clone(), server) {
+                known.conflicts.push(name.conflict(text, address));
             }
         }
         Some(())
-    }
-
-    /// `server_name`: each with the text that `$server_name` shows. Faults name the address.
-    fn names(
-        &self,
-        scope: ScopeRef<'_>,
-        address: Option<&Address>,
-    ) -> Option<Vec<(Bytes, Written)>> {
-        let words = match scope.get(&SERVER_NAME) {
-            Ok(words) => words,
-            Err(fault) => {
-                self.compiler.report(fault);
-                return None;
-            }
-        };
-        let mut names = Vec::with_capacity(words.len());
-        for word in &words {
-            match self.name(word, address) {
-                Ok(name) => names.push(name),
-                Err(fault) => {
-                    self.compiler.report(fault);
-                    return None;
-                }
-            }
-        }
-        Some(names)
-    }
-
-    fn name(&self, word: &Word, address: Option<&Address>) -> Result<(Bytes, Written), Fault> {
-        let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
-        // nginx finds these when it builds the tables of an address, and then names no line.
-        let misplaced = || {
-            let name = word.text();
-            let on = address
-                .map(|address| format!(" on {address}"))
-                .unwrap_or_default();
-            Fault::new(format!("invalid server name or wildcard \"{name}\"{on}"))
-                .with_hint(format!("it stands in {}", word.position))
-        };
-        if &*word.bytes == b"$hostname" {
-            let name = framework::host::hostname()
-                .to_ascii_lowercase()
-                .into_bytes();
-            return Ok((name.clone().into(), Written::Exact(name)));
-        }
-        let lower = word.bytes.to_ascii_lowercase();
-        if let Some(pattern) = word.bytes.strip_prefix(b"~") {
-            if pattern.is_empty() {
-                return Err(Fault::at(word, "empty regex in server name \"~\""));
-            }
-            let regex = Regex::of_list(self.compiler, pattern, true)
-                .map_err(|fault| fault.or_at(word.position))?;
-            return Ok((
-                Bytes::copy_from_slice(&word.bytes),
-                Written::Regex(Arc::new(regex)),
-            ));
-        }
-        if lower.contains(&b'/') {
-            let text = format!("server name \"{}\" has suspicious symbols", word.text());
-            self.compiler.warn_each_time(text, Some(word.position));
-        }
-        let text = match lower.strip_prefix(b".") {
-            Some(rest) => Bytes::copy_from_slice(rest),
-            None => Bytes::copy_from_slice(&lower),
-        };
-        let written = match lower.as_slice() {
-            [b'.', rest @ ..] if !rest.is_empty() => Written::SuffixOrBare(lower.clone()),
-            [b'*', rest @ ..] => match rest {
-                [b'.', tail @ ..] if !tail.is_empty() && !tail.contains(&b'*') => {
-                    Written::Suffix(rest.to_vec())
-                }
-                [b'.', _, ..] => return Err(misplaced()),
-                _ => return Err(invalid()),
-            },
-            [head @ .., b'*'] => match head {
-                [front @ .., b'.'] if !front.is_empty() && !front.contains(&b'*') => {
-                    Written::Prefix(head.to_vec())
-                }
-                _ => return Err(misplaced()),
-            },
-            b"." => return Err(invalid()),
-            name if name.contains(&b'*') => return Err(misplaced()),
-            name => Written::Exact(name.to_vec()),
-        };
-        Ok((text, written))
     }
 
     /// The locations of a scope, nested ones included.
@@ -654,27 +548,6 @@ fn register_all(
         is_whole &= plan.register(entry).is_some();
     }
     is_whole.then(|| plan.finish(content))
-}
-
-/// A server name before it is put under an address.
-enum Written {
-    Exact(Vec<u8>),
-    Suffix(Vec<u8>),
-    SuffixOrBare(Vec<u8>),
-    Prefix(Vec<u8>),
-    Regex(Arc<Regex>),
-}
-
-impl Written {
-    fn name(&self) -> Name {
-        match self {
-            Written::Exact(name) => Name::Exact(name.clone()),
-            Written::Suffix(name) => Name::Suffix(name.clone()),
-            Written::SuffixOrBare(name) => Name::SuffixOrBare(name.clone()),
-            Written::Prefix(name) => Name::Prefix(name.clone()),
-            Written::Regex(regex) => Name::Regex(Arc::clone(regex)),
-        }
-    }
 }
 
 /// Whether everybody who asks an address for TLS can be answered: its default server has a

@@ -10,7 +10,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use conf::ScopeRef;
 use engine::net::{Address, TcpInfo};
@@ -23,6 +23,7 @@ use transport::tls::dynamic::Failed;
 use transport::tls::handshake::Names;
 use transport::tls::server::ServerTls;
 use transport::tls::session::Session;
+use transport::tls::settings::OfProtocol;
 use variables::blocks;
 use variables::write::text;
 use variables::{
@@ -111,6 +112,13 @@ impl Context for Handshake {
     }
 }
 
+impl OfProtocol for Handshake {
+    const NAME: &'static str = "HTTP";
+
+    // HTTP/2 is put before them where it is spoken.
+    const ALPN: &'static [&'static [u8]] = &[b"http/1.1", b"http/1.0", b"http/0.9"];
+}
+
 impl OfClient for Handshake {
     fn client(&self) -> &Client {
         &self.connection.client
@@ -140,6 +148,9 @@ impl Names for ServersOf<'_> {
     type Incoming = Connection;
     type Server = Arc<Server>;
 
+    // A request in the clear gets an error page.
+    const ONLY_TLS: bool = false;
+
     fn incoming(&self) -> &Connection {
         self.0
     }
@@ -165,8 +176,8 @@ impl Names for ServersOf<'_> {
         server.core.http2.on || self.0.with_servers(local, of_address) == Some(true)
     }
 
-    fn time_limit(server: &Arc<Server>) -> Duration {
-        server.core.client_header_timeout
+    fn deadline(&self, server: &Arc<Server>) -> Instant {
+        self.0.client.started() + server.core.client_header_timeout
     }
 
     fn shows(&self, local: &Local, variable: &str) -> bool {

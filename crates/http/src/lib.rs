@@ -51,7 +51,6 @@ pub mod regex;
 pub mod request;
 pub mod response;
 pub mod secure;
-pub mod server_name;
 pub mod server_tokens;
 pub mod shared;
 pub mod size;

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use conf::{Arity, Contexts, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use engine::net::{Address, Carries};
 use framework::compile::Compiler;
-use transport::listen::{self, Taken, Written};
+use transport::listen::{self, Protocols, Taken, Written};
 
 use crate::http3::HTTP3_NOT_YET;
 
@@ -42,34 +42,6 @@ pub struct HttpOptions {
     pub default_server: bool,
     /// What clients speak before HTTP.
     pub protocols: Protocols,
-}
-
-/// What clients of an address speak before HTTP. What several lines for one address say adds up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Protocols {
-    /// A header of the PROXY protocol.
-    pub proxy_protocol: bool,
-    /// TLS (`ssl`).
-    pub ssl: bool,
-    /// HTTP/2 (`http2`), whatever their servers say.
-    pub http2: bool,
-}
-
-impl Protocols {
-    /// What any of both names.
-    #[must_use]
-    pub fn or(self, other: Protocols) -> Protocols {
-        Protocols {
-            proxy_protocol: self.proxy_protocol || other.proxy_protocol,
-            ssl: self.ssl || other.ssl,
-            http2: self.http2 || other.http2,
-        }
-    }
-
-    /// Whether it names all that the other does.
-    pub fn includes(self, other: Protocols) -> bool {
-        self.or(other) == self
-    }
 }
 
 /// The address of a server without `listen`: port 80, or 8000 without privileges.

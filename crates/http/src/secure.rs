@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use transport::client::OfClient as _;
 use transport::tls::server::ServerTls;
-use transport::tls::verify::{Mode, Verdict};
+use transport::tls::verify::Refused;
 
 use crate::connection::Connection;
 use crate::plan::Server;
@@ -82,25 +82,10 @@ fn judge(request: &Request) -> Option<Step> {
     }
     let session = request.session()?;
     let wanted = request.server.verify_client?;
-    match session.verdict.get() {
-        Verdict::Good => None,
-        Verdict::Bad(reason) if wanted == Mode::OptionalNoCa && reason.is_unknown_issuer() => None,
-        Verdict::Bad(reason) => {
-            logs::error!(
-                request,
-                Info,
-                "client SSL certificate verify error: {reason}"
-            );
-            Some(Step::Finish(495))
-        }
-        Verdict::Revoked(text) => {
-            logs::error!(request, Info, "client SSL certificate verify error: {text}");
-            Some(Step::Finish(495))
-        }
-        Verdict::Missing if wanted == Mode::Required => {
-            logs::error!(request, Info, "client sent no required SSL certificate");
-            Some(Step::Finish(496))
-        }
-        Verdict::Missing => None,
-    }
+    let refused = session.verdict.get().admit(wanted).err()?;
+    logs::error!(request, Info, "{refused}");
+    Some(Step::Finish(match refused {
+        Refused::Bad(_) | Refused::Revoked(_) => 495,
+        Refused::Missing => 496,
+    }))
 }

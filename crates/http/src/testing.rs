@@ -43,6 +43,7 @@ pub const NO_MODULES: Modules = Modules(&[
     Entry::of(&[
         ErrorLog::DIRECTIVES,
         compile::DIRECTIVES,
+        rules::server_name::DIRECTIVES,
         Core::DIRECTIVES,
         ServerCore::DIRECTIVES,
         BodySettings::DIRECTIVES,

@@ -11,7 +11,6 @@ use base::hash::Set;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
-use http::compile::SERVER_NAME;
 use http::module::{Module, Told};
 use http::plan_builder::PlanBuilder;
 use http::regex::{Regex, Regexes};
@@ -20,6 +19,7 @@ use http::slots::PlanSlot;
 use http::variables::Found;
 use pattern::{Hit, Undecided};
 use proto::header::Known;
+use rules::server_name::SERVER_NAME;
 use variables::map::{Keys, Kind};
 
 const SL: Contexts = Contexts::SERVER.or(Contexts::LOCATION);

@@ -1,5 +1,5 @@
 //! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`,
-//! `access_log` with its formats.
+//! `server_name`, `access_log` with its formats.
 //!
 //! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`]), when each is
 //! asked, and what comes of the answer.
@@ -11,6 +11,7 @@ pub mod geoip2;
 pub mod limit_conn;
 pub mod limited;
 pub mod realip;
+pub mod server_name;
 
 #[cfg(test)]
 mod tests;

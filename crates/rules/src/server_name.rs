@@ -6,14 +6,61 @@
 use std::sync::Arc;
 
 use base::hash::Map;
-use pattern::{Hit, Undecided};
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
+use engine::net::Address;
+use framework::compile::Compiler;
+use variables::regex::{Hit, Regexes, Undecided};
+use variables::{Context, Regex};
 
-use crate::plan::Server;
-use crate::regex::{Regex, Regexes};
-use crate::request::Request;
+/// `server_name`
+pub static SERVER_NAME: Setting<Vec<Word>> =
+    Setting::new("server_name", &["name ..."], |setter| {
+        let words = setter.lines().iter().flat_map(|line| &line.args);
+        Ok(words.cloned().collect())
+    })
+    .contexts(Contexts::SERVER.or(Contexts::STREAM_SERVER))
+    .arity(Arity::at_least(1))
+    .inherit(Inherit::List)
+    .default("\"\"")
+    .manual(
+        "Names of a virtual server: exact, *.suffix, .suffix, prefix.*, or ~regex. The first is \
+         the primary name. In `stream` it is the name of the TLS handshake that chooses a server.",
+    );
+
+static SERVER_NAMES_HASH_MAX_SIZE: Setting<u64> =
+    Setting::new("server_names_hash_max_size", &["size"], parse::number)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
+        .no_effect("tables size themselves")
+        .manual("Bounds nginx's hash of server names.");
+
+static SERVER_NAMES_HASH_BUCKET_SIZE: Setting<u64> =
+    Setting::new("server_names_hash_bucket_size", &["size"], parse::number)
+        .contexts(Contexts::HTTP.or(Contexts::STREAM))
+        .no_effect("tables size themselves")
+        .manual("Sets the size of a bucket of nginx's hash of server names.");
+
+/// The sizes of nginx's table of server names.
+const HASH_SIZES: [&Setting<u64>; 2] =
+    [&SERVER_NAMES_HASH_MAX_SIZE, &SERVER_NAMES_HASH_BUCKET_SIZE];
+
+/// The directives of this file.
+pub const DIRECTIVES: &[&dyn Declared] = &[
+    &SERVER_NAME,
+    &SERVER_NAMES_HASH_MAX_SIZE,
+    &SERVER_NAMES_HASH_BUCKET_SIZE,
+];
+
+/// Checks the sizes of nginx's table of names, where a block needs one.
+///
+/// # Errors
+/// nginx's, where they are too small for it.
+pub fn check_table(block: ScopeRef<'_>) -> Result<(), Fault> {
+    framework::tables::check(block, "server_names_hash", HASH_SIZES)
+}
 
 /// One name as `server_name` writes it.
-pub enum Name {
+pub enum Name<C> {
     /// `example.org`, in lower case; may be empty.
     Exact(Vec<u8>),
     /// `*.example.org`: the part after the star with its dot; matches with a part before it.
@@ -23,12 +70,116 @@ pub enum Name {
     /// `mail.*`: the part before the star with its dot.
     Prefix(Vec<u8>),
     /// `~pattern`.
-    Regex(Arc<Regex>),
+    Regex(Arc<Regex<C>>),
+}
+
+impl<C> Clone for Name<C> {
+    fn clone(&self) -> Name<C> {
+        match self {
+            Name::Exact(name) => Name::Exact(name.clone()),
+            Name::Suffix(name) => Name::Suffix(name.clone()),
+            Name::SuffixOrBare(name) => Name::SuffixOrBare(name.clone()),
+            Name::Prefix(name) => Name::Prefix(name.clone()),
+            Name::Regex(regex) => Name::Regex(Arc::clone(regex)),
+        }
+    }
+}
+
+impl<C> Name<C> {
+    /// nginx's warning of a name that an address has already; `text` is what `$server_name` shows
+    /// of it.
+    pub fn conflict(&self, text: &[u8], address: &Address) -> String {
+        let name = match self {
+            Name::SuffixOrBare(name) => name,
+            _ => text,
+        };
+        let name = String::from_utf8_lossy(name);
+        format!("conflicting server name \"{name}\" on {address}, ignored")
+    }
+}
+
+/// The names of a server, each with the text that `$server_name` shows. Faults name the address.
+///
+/// # Errors
+/// nginx's, for a name that is none.
+pub fn of_server<C: Context>(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+    address: Option<&Address>,
+) -> Result<Vec<(Bytes, Name<C>)>, Fault> {
+    let words = server.get(&SERVER_NAME)?;
+    words
+        .iter()
+        .map(|word| read(compiler, word, address))
+        .collect()
+}
+
+fn read<C: Context>(
+    compiler: &Compiler<'_>,
+    word: &Word,
+    address: Option<&Address>,
+) -> Result<(Bytes, Name<C>), Fault> {
+    let invalid = || Fault::at(word, format!("server name \"{}\" is invalid", word.text()));
+    // nginx finds these when it builds the tables of an address, and then names no line.
+    let misplaced = || {
+        let name = word.text();
+        let on = address
+            .map(|address| format!(" on {address}"))
+            .unwrap_or_default();
+        Fault::new(format!("invalid server name or wildcard \"{name}\"{on}"))
+            .with_hint(format!("it stands in {}", word.position))
+    };
+    if &*word.bytes == b"$hostname" {
+        let name = framework::host::hostname()
+            .to_ascii_lowercase()
+            .into_bytes();
+        return Ok((name.clone().into(), Name::Exact(name)));
+    }
+    let lower = word.bytes.to_ascii_lowercase();
+    if let Some(pattern) = word.bytes.strip_prefix(b"~") {
+        if pattern.is_empty() {
+            return Err(Fault::at(word, "empty regex in server name \"~\""));
+        }
+        let regex =
+            Regex::of_list(compiler, pattern, true).map_err(|fault| fault.or_at(word.position))?;
+        return Ok((
+            Bytes::copy_from_slice(&word.bytes),
+            Name::Regex(Arc::new(regex)),
+        ));
+    }
+    if lower.contains(&b'/') {
+        let text = format!("server name \"{}\" has suspicious symbols", word.text());
+        compiler.warn_each_time(text, Some(word.position));
+    }
+    let text = match lower.strip_prefix(b".") {
+        Some(rest) => Bytes::copy_from_slice(rest),
+        None => Bytes::copy_from_slice(&lower),
+    };
+    let written = match lower.as_slice() {
+        [b'.', rest @ ..] if !rest.is_empty() => Name::SuffixOrBare(lower.clone()),
+        [b'*', rest @ ..] => match rest {
+            [b'.', tail @ ..] if !tail.is_empty() && !tail.contains(&b'*') => {
+                Name::Suffix(rest.to_vec())
+            }
+            [b'.', _, ..] => return Err(misplaced()),
+            _ => return Err(invalid()),
+        },
+        [head @ .., b'*'] => match head {
+            [front @ .., b'.'] if !front.is_empty() && !front.contains(&b'*') => {
+                Name::Prefix(head.to_vec())
+            }
+            _ => return Err(misplaced()),
+        },
+        b"." => return Err(invalid()),
+        name if name.contains(&b'*') => return Err(misplaced()),
+        name => Name::Exact(name.to_vec()),
+    };
+    Ok((text, written))
 }
 
 /// The name that a host was found by.
-#[derive(Clone, Copy, Debug)]
-pub enum Matched<'a> {
+#[derive(Debug)]
+pub enum Matched<'a, C> {
     /// The very name.
     Exact,
     /// `*.example.org`, without the star.
@@ -36,37 +187,48 @@ pub enum Matched<'a> {
     /// `mail.*`, without the star.
     Prefix(&'a [u8]),
     /// `~pattern`.
-    Regex(&'a Regex),
+    Regex(&'a Regex<C>),
 }
 
 /// A regex that could not be decided, so that no server may be chosen.
-pub type UndecidedName = (Arc<Regex>, Undecided);
+pub type UndecidedName<C> = (Arc<Regex<C>>, Undecided);
 
 /// A server and the name that it was found by, if it was.
-pub type FoundName<'a> = Result<Option<(Matched<'a>, &'a Arc<Server>)>, UndecidedName>;
+pub type FoundName<'a, C, S> = Result<Option<(Matched<'a, C>, &'a Arc<S>)>, UndecidedName<C>>;
 
 /// The servers of one listening address by name.
-#[derive(Default)]
-pub struct ServerNames {
-    exact: Map<Vec<u8>, Arc<Server>>,
+pub struct ServerNames<C, S> {
+    exact: Map<Vec<u8>, Arc<S>>,
     /// By suffix with its leading dot (`.example.org`).
-    suffixes: Map<Vec<u8>, Arc<Server>>,
+    suffixes: Map<Vec<u8>, Arc<S>>,
     /// By prefix with its trailing dot (`mail.`).
-    prefixes: Map<Vec<u8>, Arc<Server>>,
-    regexes: Regexes<(Arc<Regex>, Arc<Server>)>,
+    prefixes: Map<Vec<u8>, Arc<S>>,
+    regexes: Regexes<(Arc<Regex<C>>, Arc<S>)>,
     /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as with nginx no later line
     /// can have them.
     reserved: Map<Vec<u8>, ()>,
 }
 
-impl ServerNames {
+impl<C, S> Default for ServerNames<C, S> {
+    fn default() -> ServerNames<C, S> {
+        ServerNames {
+            exact: Map::default(),
+            suffixes: Map::default(),
+            prefixes: Map::default(),
+            regexes: Regexes::default(),
+            reserved: Map::default(),
+        }
+    }
+}
+
+impl<C: Context, S> ServerNames<C, S> {
     /// Whether there are names that are no patterns.
     pub fn has_other_than_patterns(&self) -> bool {
         !(self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty())
     }
 
     /// Adds a name; false when the address has it already, be it of the same server (nginx warns and ignores the later one).
-    pub fn add(&mut self, name: Name, server: &Arc<Server>) -> bool {
+    pub fn add(&mut self, name: Name<C>, server: &Arc<S>) -> bool {
         match name {
             Name::Exact(name) if self.reserved.contains_key(&name) => false,
             Name::Exact(name) => insert(&mut self.exact, name, server),
@@ -96,7 +258,7 @@ impl ServerNames {
     }
 
     /// The servers that names lead to, once for each name.
-    pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<S>> {
         let exact = self.exact.values();
         exact
             .chain(self.suffixes.values())
@@ -112,7 +274,7 @@ impl ServerNames {
     }
 
     /// Whether every name leads to this server, and none by a regex, which may capture.
-    pub fn lead_only_to(&self, server: &Arc<Server>) -> bool {
+    pub fn lead_only_to(&self, server: &Arc<S>) -> bool {
         let mut all = self
             .exact
             .values()
@@ -122,17 +284,13 @@ impl ServerNames {
     }
 
     /// The server for a host in lower case without port.
-    pub fn find(
-        &self,
-        host: &[u8],
-        request: &mut Request,
-    ) -> Result<Option<Arc<Server>>, UndecidedName> {
-        let found = self.find_with_name(host, request)?;
+    pub fn find(&self, host: &[u8], context: &mut C) -> Result<Option<Arc<S>>, UndecidedName<C>> {
+        let found = self.find_with_name(host, context)?;
         Ok(found.map(|(_, server)| Arc::clone(server)))
     }
 
-    /// The server for a host that the client names before it has sent a request.
-    pub fn find_name(&self, host: &[u8]) -> Result<Option<Arc<Server>>, UndecidedName> {
+    /// The server for a host that the client names in a handshake, before there is a context.
+    pub fn find_name(&self, host: &[u8]) -> Result<Option<Arc<S>>, UndecidedName<C>> {
         let found = self.find_by(host, |regex, hit| match hit {
             Hit::Candidate => regex.is_match(host),
             Hit::Match => Ok(true),
@@ -141,16 +299,16 @@ impl ServerNames {
     }
 
     /// The same as [`ServerNames::find`] with the kind of name that led to it.
-    pub fn find_with_name(&self, host: &[u8], request: &mut Request) -> FoundName<'_> {
-        self.find_by(host, |regex, hit| regex.matches_as(request, host, hit))
+    pub fn find_with_name(&self, host: &[u8], context: &mut C) -> FoundName<'_, C, S> {
+        self.find_by(host, |regex, hit| regex.matches_as(context, host, hit))
     }
 
     /// `matches` says whether a regex fits the host.
     fn find_by(
         &self,
         host: &[u8],
-        mut matches: impl FnMut(&Regex, Hit) -> Result<bool, Undecided>,
-    ) -> FoundName<'_> {
+        mut matches: impl FnMut(&Regex<C>, Hit) -> Result<bool, Undecided>,
+    ) -> FoundName<'_, C, S> {
         if let Some(server) = self.exact.get(host) {
             return Ok(Some((Matched::Exact, server)));
         }
@@ -180,7 +338,7 @@ impl ServerNames {
     }
 }
 
-fn insert(map: &mut Map<Vec<u8>, Arc<Server>>, name: Vec<u8>, server: &Arc<Server>) -> bool {
+fn insert<S>(map: &mut Map<Vec<u8>, Arc<S>>, name: Vec<u8>, server: &Arc<S>) -> bool {
     if map.contains_key(&name) {
         return false;
     }

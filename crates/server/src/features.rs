@@ -34,6 +34,7 @@ pub const FEATURES: Modules = Modules(&[
     // nginx's core module of http.
     Entry::of(&[
         http::compile::DIRECTIVES,
+        rules::server_name::DIRECTIVES,
         Core::DIRECTIVES,
         ServerCore::DIRECTIVES,
         BodySettings::DIRECTIVES,

@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use conf::{Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
-use engine::net::{Address, Carries, ListenOptions};
+use engine::net::Carries;
 use framework::compile::Compiler;
-use framework::door::ListenerId;
 use logs::ErrorLog;
 use rules::access::Access;
 use rules::access_log::AccessLogs;
+use rules::server_name;
 use transport::listen;
+use transport::tls::settings::{self, TlsSettings};
 use variables::{Table, geo, map, split_clients};
 
-use crate::plan::{Binding, Content, Server, Stream};
-use crate::proxy;
-use crate::returned;
+use crate::address::{Addresses, Listen, Named, StreamOptions};
+use crate::plan::{Content, Server, Stream};
 use crate::session::Session;
-
-/// One address that a `listen` line of a server of streams names.
-type Listen = listen::Listen<()>;
+use crate::{proxy, returned, tls};
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
     .contexts(Contexts::MAIN)
@@ -33,7 +31,7 @@ static SERVER: Setting<()> = Setting::new("server", &["{ ... }"], parse::nothing
     .opens(Contexts::STREAM_SERVER)
     .manual("A server, reached at the addresses of its `listen` lines.");
 
-static LISTEN: Setting<Vec<listen::Written<()>>> = Setting::new(
+static LISTEN: Setting<Vec<Written>> = Setting::new(
     "listen",
     &["address:port [options]", "unix:path [options]"],
     lines,
@@ -42,9 +40,10 @@ static LISTEN: Setting<Vec<listen::Written<()>>> = Setting::new(
 .arity(conf::Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
-    "An address that the server is reached at. Options: udp, bind, backlog=, rcvbuf=, sndbuf=, \
-         deferred, fastopen=, reuseport, ipv6only=on|off, \
-         so_keepalive=on|off|idle:interval:count.",
+    "An address that the server is reached at. Options: udp; ssl: clients speak TLS; \
+     default_server: serves those who ask for no other server's name in their handshake; bind, \
+     backlog=, rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
+     so_keepalive=on|off|idle:interval:count.",
 );
 
 static TCP_NODELAY: Setting<bool> = Setting::new("tcp_nodelay", &["on | off"], parse::flag)
@@ -55,10 +54,13 @@ static TCP_NODELAY: Setting<bool> = Setting::new("tcp_nodelay", &["on | off"], p
 /// The directives of this file.
 pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&STREAM, &SERVER, &LISTEN, &TCP_NODELAY];
 
+/// A line of `listen` before the names of hosts are looked up.
+type Written = listen::Written<StreamOptions>;
+
 /// The port of a line that names none.
 const NO_PORT: u16 = 0;
 
-fn lines(setter: &Setter<'_>) -> Result<Vec<listen::Written<()>>, Fault> {
+fn lines(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
     let lines = setter.lines().iter();
     let read = |line: &Line| {
         let written = listen::line(line, NO_PORT, option)?;
@@ -77,7 +79,15 @@ fn option(listen: &mut Listen, name: &str) -> listen::Taken {
             listen.options.carries = Carries::Datagrams;
             listen::Taken::Yes
         }
-        "ssl" | "proxy_protocol" => listen::Taken::NotYet,
+        "ssl" => {
+            listen.own.protocols.ssl = true;
+            listen::Taken::Yes
+        }
+        "default_server" => {
+            listen.own.default_server = true;
+            listen::Taken::Yes
+        }
+        "proxy_protocol" => listen::Taken::NotYet,
         _ => listen::Taken::Unknown,
     }
 }
@@ -91,8 +101,13 @@ fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
     for word in line.args.iter().skip(1) {
         let text = word.text();
         let name = text.split('=').next().unwrap_or_default();
-        if matches!(name, "fastopen" | "backlog" | "deferred" | "so_keepalive") {
-            let text = format!("\"{name}\" parameter is incompatible with \"udp\"");
+        let is_of_tcp = matches!(
+            name,
+            "fastopen" | "backlog" | "deferred" | "so_keepalive" | "ssl" | "proxy_protocol"
+        );
+        if is_of_tcp {
+            let text =
+                format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\"");
             return Err(Fault::at(word, text));
         }
     }
@@ -102,8 +117,9 @@ fn check_udp(listen: &Listen, line: &Line) -> Result<(), Fault> {
 /// Compiles the `stream` block; `None` when there were errors, which have been reported. Without
 /// the block there is nothing to serve, which is no error.
 pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stream> {
-    let mut gathered: Vec<(Listen, Arc<Server>)> = Vec::new();
+    let mut addresses = Addresses::default();
     let mut whole = true;
+    settings::check_passwords(compiler, root, &settings::PASSWORD_FILE);
     for scope in root.children("stream") {
         map::compile::<Session>(compiler, scope);
         geo::compile::<Session>(compiler, scope);
@@ -113,31 +129,36 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
             whole = false;
         }
         for block in scope.children("server") {
-            match server(compiler, block) {
-                Ok((lines, server)) => {
-                    for line in lines {
-                        gather(compiler, &mut gathered, line, &server);
-                    }
-                }
-                Err(fault) => {
-                    compiler.report(fault);
-                    whole = false;
-                }
+            if let Err(fault) = server(compiler, block, &mut addresses) {
+                compiler.report(fault);
+                whole = false;
             }
         }
     }
-    let stream = Stream {
-        bindings: bindings(gathered),
+    for scope in root.children("stream") {
+        if addresses.need_table()
+            && let Err(fault) = server_name::check_table(scope)
+        {
+            compiler.report(fault);
+            whole = false;
+        }
+    }
+    let bindings = addresses
+        .bindings(compiler)
+        .map_err(|fault| compiler.report(fault));
+    whole.then_some(Stream {
+        bindings: bindings.ok()?,
         variables: Table::default(),
         debug_connections: Arc::default(),
-    };
-    whole.then_some(stream)
+    })
 }
 
+/// Adds a server to the addresses that it listens on.
 fn server(
     compiler: &Compiler<'_>,
     block: ScopeRef<'_>,
-) -> Result<(Vec<Listen>, Arc<Server>), Fault> {
+    addresses: &mut Addresses,
+) -> Result<(), Fault> {
     let at_block = |text: &str| {
         let fault = Fault::new(text);
         let line = block.line().map(|line| line.name.position);
@@ -164,83 +185,33 @@ fn server(
         (Some((text, _)), None) => Content::Return(text),
         (None, None) => Content::Nothing,
     };
+    let first = lines.first().map(|line| &line.options.address);
+    let names = server_name::of_server(compiler, block, first)?;
+    let tls = compiler.feature::<TlsSettings<Session>>(block)?;
+    for text in &tls.warnings {
+        compiler.warn_each_time(text.clone(), None);
+    }
     let server = Server {
+        name: names
+            .first()
+            .map(|(text, _)| text.clone())
+            .unwrap_or_default(),
         error_log: compiler.feature::<ErrorLog>(block)?,
         access_logs: compiler.feature::<AccessLogs<Session>>(block)?,
         access: compiler.feature::<Access>(block)?,
         tcp_nodelay: block.get(&TCP_NODELAY)?,
+        tls: tls.server.clone(),
+        certificates: tls.certificates.clone(),
+        verify_client: tls.verify_client,
+        handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
         content,
     };
-    Ok((lines, Arc::new(server)))
-}
-
-/// Adds one address of a server. As in nginx the first server of an address has it; a later one
-/// could only be told apart by its name.
-fn gather(
-    compiler: &Compiler<'_>,
-    gathered: &mut Vec<(Listen, Arc<Server>)>,
-    line: Listen,
-    server: &Arc<Server>,
-) {
-    let address = &line.options.address;
-    let is_taken = gathered
+    let named = Named {
+        server: Arc::new(server),
+        names,
+        position: block.line().map(|line| line.position),
+    };
+    lines
         .iter()
-        .any(|(known, _)| is_same_socket(&known.options, &line.options));
-    if is_taken {
-        let text = format!("conflicting server name \"\" on {address}, ignored");
-        compiler.warn_each_time(text, None);
-    } else {
-        gathered.push((line, Arc::clone(server)));
-    }
-}
-
-/// Which addresses share a socket: where a port is listened on by every address and by single
-/// ones, one socket takes all of them, unless `bind` asks for a socket of its own.
-fn bindings(gathered: Vec<(Listen, Arc<Server>)>) -> Vec<Binding> {
-    let (mut sharing, mut bindings) = (Vec::new(), Vec::<Binding>::new());
-    for (line, server) in gathered {
-        let is_any = matches!(&line.options.address,
-            Address::Inet(at) if at.ip().is_unspecified());
-        if !is_any && !line.bind && matches!(line.options.address, Address::Inet(_)) {
-            sharing.push((line, server));
-        } else {
-            bindings.push(binding(line, server));
-        }
-    }
-    for (line, server) in sharing {
-        let address = line.options.address.clone();
-        let takes = |binding: &&mut Binding| takes(binding, &line.options);
-        match bindings.iter_mut().find(takes) {
-            Some(wildcard) => wildcard.specific.push((address, server)),
-            None => bindings.push(binding(line, server)),
-        }
-    }
-    bindings
-}
-
-fn binding(line: Listen, server: Arc<Server>) -> Binding {
-    Binding {
-        id: ListenerId::of_address(&line.options.address, line.options.carries),
-        options: line.options,
-        server,
-        specific: Vec::new(),
-    }
-}
-
-/// Whether two lines name one socket.
-fn is_same_socket(one: &ListenOptions, other: &ListenOptions) -> bool {
-    (&one.address, one.carries) == (&other.address, other.carries)
-}
-
-/// Whether a socket for every address takes connections to this one.
-fn takes(binding: &Binding, options: &ListenOptions) -> bool {
-    if binding.options.carries != options.carries {
-        return false;
-    }
-    match (&binding.options.address, &options.address) {
-        (Address::Inet(any), Address::Inet(at)) => {
-            any.ip().is_unspecified() && any.port() == at.port() && any.is_ipv4() == at.is_ipv4()
-        }
-        _ => false,
-    }
+        .try_for_each(|line| addresses.add(compiler, line, &named))
 }

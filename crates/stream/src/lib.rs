@@ -7,6 +7,7 @@
 //! Deliberately not here: `allow` and `deny`, formats of logs, `map` and its like, which any
 //! protocol has (`rules`, `variables`), and which peer is asked (`upstream`).
 
+mod address;
 mod compile;
 mod connection;
 mod datagrams;
@@ -17,4 +18,5 @@ mod proxy;
 mod returned;
 mod session;
 mod subject;
+mod tls;
 mod variables;

@@ -3,16 +3,17 @@
 use std::rc::Rc;
 
 use conf::ScopeRef;
-use framework::compile::Compiler;
+use framework::compile::{Compiler, Feature as _};
 use framework::door::Door;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use transport::tls::settings::TlsSettings;
 use variables::{Find, TableBuilder, process};
 
 use crate::plan::Stream;
 use crate::session::Session;
-use crate::{compile, door, proxy, returned};
+use crate::{compile, door, proxy, returned, tls};
 
 /// The part.
 pub const STREAM: &dyn ProtocolPart = &Part;
@@ -22,6 +23,7 @@ const VARIABLES: &[Find<Session>] = &[
     crate::variables::find,
     proxy::variables::find,
     transport::client::find,
+    transport::tls::variables::find,
     process::find,
 ];
 
@@ -35,8 +37,11 @@ impl ProtocolPart for Part {
     fn directives(&self) -> Vec<Directives> {
         vec![
             compile::DIRECTIVES,
+            rules::server_name::DIRECTIVES,
             proxy::settings::DIRECTIVES,
             returned::DIRECTIVES,
+            tls::DIRECTIVES,
+            TlsSettings::<Session>::DIRECTIVES,
         ]
     }
 

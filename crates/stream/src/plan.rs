@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use engine::net::{Address, ListenOptions};
+use bytes::Bytes;
 use framework::door::ListenerId;
 use framework::generation::Local;
 use framework::network::DebugConnections;
@@ -12,19 +13,33 @@ use framework::slot::{OfThread, Slot, ThreadGeneration};
 use logs::ErrorLog;
 use rules::access::Access;
 use rules::access_log::AccessLogs;
+use transport::tls::dynamic::Dynamic;
+use transport::tls::server::ServerTls;
+use transport::tls::verify::Mode;
 use variables::{Scope, Table};
 
+use crate::address::Binding;
 use crate::proxy::settings::Proxy;
 use crate::returned::Return;
 use crate::session::Session;
 
 /// One `server`.
 pub(crate) struct Server {
+    /// `$server_name`
+    pub(crate) name: Bytes,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) access_logs: Arc<AccessLogs<Session>>,
     pub(crate) access: Arc<Access>,
     /// `tcp_nodelay`
     pub(crate) tcp_nodelay: bool,
+    /// TLS as it wants it; `None` where nothing is there to shake hands with.
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    /// Its certificates, where their names hold variables.
+    pub(crate) certificates: Option<Arc<Dynamic<Session>>>,
+    /// `ssl_verify_client`
+    pub(crate) verify_client: Option<Mode>,
+    /// `ssl_handshake_timeout`
+    pub(crate) handshake_timeout: Duration,
     pub(crate) content: Content,
 }
 
@@ -36,28 +51,6 @@ pub(crate) enum Content {
     Proxy(Box<Proxy>),
     /// Nothing: as in nginx its sessions are closed.
     Nothing,
-}
-
-/// One listening socket and the servers behind it.
-pub(crate) struct Binding {
-    pub(crate) id: ListenerId,
-    pub(crate) options: ListenOptions,
-    /// Serves connections to any address that is not among `specific`.
-    pub(crate) server: Arc<Server>,
-    /// Servers of single addresses whose connections the same socket takes.
-    pub(crate) specific: Vec<(Address, Arc<Server>)>,
-}
-
-impl Binding {
-    /// The server for a connection whose own end is `local`.
-    pub(crate) fn server_for(&self, local: impl FnOnce() -> Address) -> Arc<Server> {
-        if self.specific.is_empty() {
-            return Arc::clone(&self.server);
-        }
-        let local = local();
-        let found = self.specific.iter().find(|(address, _)| *address == local);
-        Arc::clone(found.map_or(&self.server, |(_, server)| server))
-    }
 }
 
 /// The compiled `stream` block.

@@ -1,27 +1,30 @@
 //! A session: what becomes of one client's connection, from accept to its log line.
 //!
-//! nginx's phases, as far as they have something to do: access, content, log.
+//! nginx's phases, as far as they have something to do: access, ssl, content, log.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use engine::Buffer;
 use engine::net::{Address, TcpInfo};
 use framework::generation::Local;
 use framework::workers::Registered;
 use logs::Printable;
+use proto::tls::ClientHello;
 use rules::access_log::Logged;
 use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{Captures, Context, Scratch, Values};
 
+use crate::address::AddressServers;
 use crate::connection::{ClientEnd, Connection};
 use crate::datagrams::Listed;
 use crate::plan::{Content, Server, StreamLocal};
 use crate::proxy::attempts::Attempt;
 use crate::subject::WithoutFields;
-use crate::{proxy, returned};
+use crate::{proxy, returned, tls};
 
 /// How a session has ended, as `$status` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +42,12 @@ pub(crate) enum Status {
 /// One client's session.
 pub(crate) struct Session {
     pub(crate) connection: Rc<Connection>,
-    /// Held so that the generation does not end before the session does.
-    _generation: Rc<Local>,
+    /// The one that the session has begun by, which does not end before it.
+    pub(crate) generation: Rc<Local>,
     pub(crate) stream: Rc<StreamLocal>,
+    /// Those of the address that it came by.
+    pub(crate) servers: Arc<AddressServers>,
+    /// The one of them that serves it.
     pub(crate) server: Arc<Server>,
     pub(crate) began: Instant,
     /// Set when the session ends.
@@ -54,6 +60,8 @@ pub(crate) struct Session {
     pub(crate) attempts: Vec<Attempt>,
     /// What is being done, as log lines end: ` while …`.
     pub(crate) doing: &'static str,
+    /// What the client has offered in its handshake, as long as that goes on.
+    pub(crate) hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
     captures: Captures,
     scratch: Scratch,
@@ -69,30 +77,38 @@ pub(crate) async fn serve(
     let local = connection.generation();
     let stream = StreamLocal::of(&local);
     if let Some(binding) = stream.binding(&connection.client.listener) {
-        let server = binding.server_for(|| connection.local().clone());
-        let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), server));
-        session.status = run(&mut session, &mut listed).await;
+        let servers = binding.servers_for(|| connection.local().clone());
+        let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), servers));
+        session.status = run(&mut session, &mut listed)
+            .await
+            .unwrap_or_else(|status| status);
         log(&mut session);
+        if let Some(transport) = session.connection.transport() {
+            transport.announce_end();
+        }
     }
     drop(registered);
     // Only now may a session of the same client begin, whose first datagram has come already.
     drop(listed);
 }
 
-/// Goes through the phases; how the session ends.
-async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Status {
+/// Goes through the phases; how the session ends, early or not.
+async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Status, Status> {
     session.greet();
     if session.server.access.denies(session.connection.peer()) == Some(true) {
         logs::error!(session, Error, "access forbidden by rule");
         session.take_first();
-        return Status::Forbidden;
+        return Err(Status::Forbidden);
+    }
+    if session.servers.protocols.ssl {
+        tls::accept(session, Buffer::empty()).await?;
     }
     let server = Arc::clone(&session.server);
-    match &server.content {
+    Ok(match &server.content {
         Content::Return(text) => returned::serve(session, text).await,
         Content::Proxy(settings) => proxy::serve(session, settings, listed).await,
         Content::Nothing => Status::InternalServerError,
-    }
+    })
 }
 
 /// Writes the session's line to each access log.
@@ -107,22 +123,45 @@ impl Session {
         connection: Rc<Connection>,
         local: Rc<Local>,
         stream: Rc<StreamLocal>,
-        server: Arc<Server>,
+        servers: Arc<AddressServers>,
     ) -> Session {
         Session {
             began: connection.client.started(),
             connection,
-            _generation: local,
+            generation: local,
             stream,
-            server,
+            server: Arc::clone(&servers.default),
+            servers,
             status: Status::Ok,
             received: Cell::new(0),
             sent: Cell::new(0),
             attempts: Vec::new(),
             doing: " while initializing session",
+            hello: None,
             values: RefCell::default(),
             captures: Captures::default(),
             scratch: Scratch::default(),
+        }
+    }
+
+    /// A session of the same client with a server, of which no more is known than at its beginning.
+    pub(crate) fn beginning_of(&self, server: &Arc<Server>) -> Session {
+        let (connection, servers) = (Rc::clone(&self.connection), Arc::clone(&self.servers));
+        let (generation, stream) = (Rc::clone(&self.generation), Rc::clone(&self.stream));
+        let session = Session::new(connection, generation, stream, servers);
+        Session {
+            server: Arc::clone(server),
+            ..session
+        }
+    }
+
+    /// The server that a name in lower case leads to, if any does, serves the session from now on.
+    pub(crate) fn find_server(&mut self, name: &[u8]) {
+        let servers = Arc::clone(&self.servers);
+        if let Some(names) = &servers.names
+            && let Ok(Some(server)) = names.find(name, self)
+        {
+            self.server = server;
         }
     }
 
@@ -196,6 +235,11 @@ impl OfClient for Session {
 
     fn session(&self) -> Option<&TlsSession> {
         self.connection.transport()?.session()
+    }
+
+    fn hello(&self) -> Option<&ClientHello> {
+        let known = self.session().and_then(|session| session.hello.as_deref());
+        self.hello.as_deref().or(known)
     }
 
     fn tcp_info(&self) -> Option<TcpInfo> {

@@ -14,6 +14,10 @@ pub(crate) fn find(name: &str) -> Option<Found<Session>> {
             let is_datagrams = session.connection.is_datagrams();
             text(if is_datagrams { "UDP" } else { "TCP" }, out)
         },
+        "server_name" => |session, out| {
+            out.extend_from_slice(&session.server.name);
+            true
+        },
         "session_time" => |session, out| {
             let time = engine::now().saturating_duration_since(session.began);
             seconds(time, out)

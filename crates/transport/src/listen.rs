@@ -73,6 +73,69 @@ impl<O> Listen<O> {
     }
 }
 
+/// What clients of an address speak before or within its protocol. What several lines for one
+/// address say adds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protocols {
+    /// A header of the PROXY protocol.
+    pub proxy_protocol: bool,
+    /// TLS (`ssl`).
+    pub ssl: bool,
+    /// HTTP/2 (`http2`), whatever their servers say.
+    pub http2: bool,
+}
+
+impl Protocols {
+    /// What any of both names.
+    #[must_use]
+    pub fn or(self, other: Protocols) -> Protocols {
+        Protocols {
+            proxy_protocol: self.proxy_protocol || other.proxy_protocol,
+            ssl: self.ssl || other.ssl,
+            http2: self.http2 || other.http2,
+        }
+    }
+
+    /// Whether it names all that the other does.
+    pub fn includes(self, other: Protocols) -> bool {
+        self.or(other) == self
+    }
+}
+
+/// Whether the lines for one address agree about its protocols, as nginx judges it: lines without
+/// socket options may leave protocols out, or all name the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Agreement {
+    /// What the second and later lines name.
+    later: Option<Protocols>,
+    changed: bool,
+}
+
+impl Agreement {
+    /// Takes one more line; `known` is what those before it come to. False where nginx warns.
+    /// `protocols` says what a line names.
+    pub fn take<O>(
+        &mut self,
+        known: &Listen<O>,
+        line: &Listen<O>,
+        protocols: impl Fn(&O) -> Protocols,
+    ) -> bool {
+        let (before, now) = (protocols(&known.own), protocols(&line.own));
+        let differs_from_later = self.later.is_some_and(|later| later != now);
+        let (agrees, later) = if !before.includes(now) {
+            let agrees = (line.set || !known.set) && !self.changed && now.includes(before);
+            (agrees, before)
+        } else if !now.includes(before) {
+            (!line.set && !differs_from_later, now)
+        } else {
+            (!(differs_from_later || line.set && self.changed), now)
+        };
+        self.changed |= before != now;
+        self.later = Some(later);
+        agrees
+    }
+}
+
 /// Every address that these lines of a `server` block name.
 ///
 /// # Errors

@@ -256,9 +256,10 @@ impl Transport {
         self.session().is_some_and(Session::has_received)
     }
 
-    /// Tells an upstream over TLS that nothing more follows (RFC 8446 section 6.1), before the connection is dropped.
+    /// Tells the other end over TLS that nothing more follows (RFC 8446 section 6.1), before the
+    /// connection is dropped.
     pub fn announce_end(&self) {
-        if let Some(session @ Layer::Client(_)) = self.session.get() {
+        if let Some(session) = self.session.get() {
             session.close(&self.stream);
             self.stream.start_send();
         }

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use conf::Fault;
 use framework::compile::Compiler;
 use logs::{Printable, Subject};
-use pattern::{Hit, Pattern, Prefilter, Undecided};
+use pattern::{Pattern, Prefilter};
 
-pub use pattern::Spans;
+pub use pattern::{Hit, Spans, Undecided};
 
 use crate::{Compiling as _, Context, Source, Variable};
 

@@ -26,7 +26,6 @@ use framework::generation::Generation;
 use framework::registry::Registry;
 use framework::service::{Running, Service};
 use framework::zone;
-use http::compile::SERVER_NAME;
 use http::exchange::Exchange;
 use http::handshake::Handshake;
 use http::log;
@@ -36,6 +35,7 @@ use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
 use http::variables::Found;
 use proto::method::Method;
+use rules::server_name::SERVER_NAME;
 use transport::tls::provider;
 use transport::tls::settings::{Issued, TlsSettings};
 

@@ -498,6 +498,7 @@ mod tests {
     fn registry() -> Registry {
         let tables: &[&'static [&'static dyn Declared]] = &[
             http::compile::DIRECTIVES,
+            rules::server_name::DIRECTIVES,
             BOTH,
             &PROXY_SIZES,
             &OTHER_SIZES,

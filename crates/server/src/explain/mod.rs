@@ -33,7 +33,7 @@ use http::connection::Connection;
 use http::local::HttpLocal;
 use http::plan::Server;
 use http::request::Request;
-use http::server_name::Matched;
+use rules::server_name::Matched;
 use transport::listen::ListenerId;
 
 use crate::assemble::Compiled;

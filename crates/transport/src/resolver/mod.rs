@@ -31,10 +31,12 @@ use proto::dns;
 use cache::Cache;
 
 /// Also in `upstream` blocks, for names that are looked up again and again.
-const HSLU: Contexts = Contexts::HTTP
+const CONTEXTS: Contexts = Contexts::HTTP
     .or(Contexts::SERVER)
     .or(Contexts::LOCATION)
-    .or(Contexts::UPSTREAM);
+    .or(Contexts::UPSTREAM)
+    .or(Contexts::STREAM)
+    .or(Contexts::STREAM_SERVER);
 
 /// Where name servers listen unless another port is written.
 const DEFAULT_PORT: u16 = 53;
@@ -48,7 +50,7 @@ pub static RESOLVER: Setting<Parameters> = Setting::new(
     &["address ... [valid=time] [ipv4=on|off] [ipv6=on|off]"],
     parameters,
 )
-.contexts(HSLU)
+.contexts(CONTEXTS)
 .arity(Arity::at_least(1))
 .inherit(Inherit::Value)
 .manual(
@@ -63,7 +65,7 @@ pub static RESOLVER_TIMEOUT: Setting<Duration> =
     Setting::new("resolver_timeout", &["time"], |setter| {
         parse::milliseconds(setter)
     })
-    .contexts(HSLU)
+    .contexts(CONTEXTS)
     .default("30s")
     .manual("How long a name may take to be resolved.");
 

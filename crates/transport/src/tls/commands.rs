@@ -4,11 +4,11 @@
 //! thing the last counts. What OpenSSL does not know is refused as nginx does, where a server or a proxy uses the lines, as is a
 //! value that it does not take or whose file is not there.
 
-use conf::{Arity, Contexts, Fault, Inherit, Setter, Setting, Word};
+use conf::{Arity, Fault, Inherit, Setter, Setting, Word};
 use framework::compile::Compiler;
 use rustls::SupportedCipherSuite;
 
-use crate::tls::settings::{nothing_of, warn_of_missing};
+use crate::tls::settings::{OF_SERVERS, nothing_of, warn_of_missing};
 use crate::tls::suites;
 
 mod values;
@@ -31,7 +31,7 @@ pub struct Commands {
 /// The directive.
 pub static CONF_COMMAND: Setting<Commands> =
     Setting::new("ssl_conf_command", &["name value"], commands)
-        .contexts(Contexts::HTTP.or(Contexts::SERVER))
+        .contexts(OF_SERVERS)
         .arity(Arity::exactly(2))
         .inherit(Inherit::List)
         .manual(

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use engine::Buffer;
@@ -50,6 +50,9 @@ pub trait Names {
     /// A virtual server.
     type Server;
 
+    /// Whether clients may speak TLS and nothing else: what they say first need not tell.
+    const ONLY_TLS: bool;
+
     /// The connection.
     fn incoming(&self) -> &Self::Incoming;
 
@@ -68,8 +71,8 @@ pub trait Names {
     /// Whether clients of a server may speak HTTP/2 with it, as they have come.
     fn speaks_http2(&self, local: &Local, server: &Self::Server) -> bool;
 
-    /// How long a client that has asked for nothing yet may take to shake hands.
-    fn time_limit(server: &Self::Server) -> Duration;
+    /// Until when a client that has asked for nothing yet must have shaken hands.
+    fn deadline(&self, server: &Self::Server) -> Instant;
 
     /// Whether a variable is named anywhere, so that what it shows must be kept.
     fn shows(&self, local: &Local, variable: &str) -> bool;
@@ -121,19 +124,24 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
         return Begun::Ended;
     };
     let call = call::<N>(&default);
-    let deadline = Some(connection.client().started() + N::time_limit(&default));
+    let deadline = Some(names.deadline(&default));
     let mut received = received;
     let mut gathered = Vec::new();
     let mut search = Search::default();
     let hello = loop {
         if received.is_empty() {
-            received = match receive(connection, deadline, gathered.is_empty()).await {
+            let first = gathered.is_empty() && !N::ONLY_TLS;
+            received = match receive(connection, deadline, first).await {
                 Some(buffer) => buffer,
                 None => return Begun::Ended,
             };
         }
         if gathered.is_empty() && !received.first().is_some_and(|first| is_tls(*first)) {
-            return Begun::Plain(received);
+            if !N::ONLY_TLS {
+                return Begun::Plain(received);
+            }
+            messages::handshake_without_tls(connection, call);
+            return Begun::Ended;
         }
         gathered.extend_from_slice(&received);
         received = Buffer::empty();

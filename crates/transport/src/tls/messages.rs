@@ -68,6 +68,12 @@ pub fn handshake_failed(client: &dyn Subject, call: HandshakeCall, cause: &rustl
     write(client, level(cause), text);
 }
 
+/// A client speaks something else where there is nothing else to be spoken.
+pub fn handshake_without_tls(client: &dyn Subject, call: HandshakeCall) {
+    let cause = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+    handshake_failed(client, call, &cause);
+}
+
 /// A client has sent what is no ClientHello, or what cannot follow one.
 pub fn handshake_refused(client: &dyn Subject, call: HandshakeCall, refusal: Refusal) {
     let text = format_args!("{call} failed (SSL: {refusal}) while SSL handshaking");

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Contexts, Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
+use conf::{Declared, Fault, Files, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::{Compiler, Feature};
 use framework::generation::Local;
 use framework::zone::{Refused, State, Tell, Zone};
@@ -19,10 +19,9 @@ use rustls::pki_types::CertificateDer;
 use crate::resolver::{RESOLVER, RESOLVER_TIMEOUT, Resolving};
 use crate::tls::messages;
 use crate::tls::resumption::SessionCache;
+use crate::tls::settings::OF_SERVERS;
 use crate::tls::stapling::fetch::{BadUrl, Failed, Responder};
 use crate::tls::stapling::message::{self, Rejected};
-
-const HTTP_AND_SERVER: Contexts = Contexts::HTTP.or(Contexts::SERVER);
 
 /// A directive; see its manual.
 pub static OCSP: Setting<Option<Which>> = Setting::new("ssl_ocsp", &["on | off | leaf"], |setter| {
@@ -33,7 +32,7 @@ pub static OCSP: Setting<Option<Which>> = Setting::new("ssl_ocsp", &["on | off |
     ];
     parse::enumeration(setter, &which)
 })
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .default("off")
 .manual(
     "Asks whether the certificates of clients have been revoked: those of their chain, or with `leaf` their own \
@@ -45,13 +44,13 @@ pub static OCSP: Setting<Option<Which>> = Setting::new("ssl_ocsp", &["on | off |
 pub static RESPONDER: Setting<Word> = Setting::new("ssl_ocsp_responder", &["url"], |setter| {
     setter.word().cloned()
 })
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .manual("Who is asked about certificates, in the place of whom they name themselves: `http://host[:port][/uri]`.");
 
 /// A directive; see its manual.
 pub static CACHE: Setting<Option<(String, u64)>> =
     Setting::new("ssl_ocsp_cache", &["off | shared:name:size"], cache)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .default("off")
         .manual("Keeps what was answered until there is to be a newer answer, in memory of this name and size in bytes.");
 

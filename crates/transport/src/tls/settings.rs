@@ -41,10 +41,14 @@ use crate::tls::{commands, compression, files, hidden_name, kernel, pem, provide
 /// Most bytes of requests that come before the handshake has ended, as nginx has it.
 const EARLY_DATA_MAX: u32 = 16 * 1024;
 
-const HTTP_AND_SERVER: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+/// Where directives stand that only HTTP has.
+const OF_HTTP: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+
+/// Where directives of servers stand, whatever their protocol.
+pub(crate) const OF_SERVERS: Contexts = OF_HTTP.or(Contexts::STREAM).or(Contexts::STREAM_SERVER);
 
 static CERTIFICATE: Setting<Vec<Word>> = Setting::new("ssl_certificate", &["file"], words)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .inherit(Inherit::List)
     .manual(
         "A file with the server's certificate and the intermediate ones after it, in PEM. Written \
@@ -53,7 +57,7 @@ static CERTIFICATE: Setting<Vec<Word>> = Setting::new("ssl_certificate", &["file
     );
 
 static CERTIFICATE_KEY: Setting<Vec<Word>> = Setting::new("ssl_certificate_key", &["file"], words)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .inherit(Inherit::List)
     .manual(
         "A file with the private key of the certificate in the same place among several, in PEM: PKCS #1, \
@@ -65,7 +69,7 @@ static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
     &["off", "max=N [inactive=time] [valid=time]"],
     dynamic::cache_settings,
 )
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .arity(Arity::between(1, 3))
 .default("off")
 .manual(
@@ -75,7 +79,7 @@ static CERTIFICATE_CACHE: Setting<Option<CacheSettings>> = Setting::new(
 
 static CERTIFICATE_COMPRESSION: Setting<bool> =
     Setting::new("ssl_certificate_compression", &["on | off"], parse::flag)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .arity(Arity::flag())
         .default("off")
         .manual(
@@ -84,7 +88,7 @@ static CERTIFICATE_COMPRESSION: Setting<bool> =
         );
 
 static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse::path)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_HTTP)
     .manual(
         "A file that gets the secrets of connections of clients, for tools such as Wireshark. With it all of their traffic \
          can be read; the file is created for its owner only.",
@@ -92,7 +96,7 @@ static KEY_LOG: Setting<PathBuf> = Setting::new("ssl_key_log", &["path"], parse:
 
 /// `ssl_password_file`.
 pub static PASSWORD_FILE: Setting<Word> = Setting::new("ssl_password_file", &["file"], word)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .manual("A file with the passwords of private keys, one a line; they are tried in turn.");
 
 static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new(
@@ -100,7 +104,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
     &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
     protocols,
 )
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .arity(Arity::at_least(1))
 .inherit(Inherit::List)
 .default("TLSv1.2 TLSv1.3")
@@ -110,7 +114,7 @@ static PROTOCOLS: Setting<Vec<&'static SupportedProtocolVersion>> = Setting::new
 );
 
 static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new("ssl_ciphers", &["ciphers"], ciphers)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .default("HIGH:!aNULL:!MD5")
     .manual(
         "Cipher suites of TLS 1.2 in OpenSSL's language. There are six here: ECDHE with ECDSA or RSA, and \
@@ -119,7 +123,7 @@ static CIPHERS: Setting<Chosen<SupportedCipherSuite>> = Setting::new("ssl_cipher
 
 static PREFER_SERVER_CIPHERS: Setting<bool> =
     Setting::new("ssl_prefer_server_ciphers", &["on | off"], parse::flag)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .arity(Arity::flag())
         .manual(
             "Whose order of ciphers decides: that of `ssl_ciphers`, or the client's with `off`. Where nothing is said it is \
@@ -128,7 +132,7 @@ static PREFER_SERVER_CIPHERS: Setting<bool> =
 
 static ECDH_CURVE: Setting<Chosen<&'static dyn SupportedKxGroup>> =
     Setting::new("ssl_ecdh_curve", &["curve"], curves)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .default("auto")
         .manual(
             "Groups for the key exchange, separated by colons, the preferred first: X25519MLKEM768, X25519, \
@@ -136,7 +140,7 @@ static ECDH_CURVE: Setting<Chosen<&'static dyn SupportedKxGroup>> =
         );
 
 static BUFFER_SIZE: Setting<u64> = Setting::new("ssl_buffer_size", &["size"], parse::size)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_HTTP)
     .default("16k")
     .manual(
         "Most bytes of a response in one record. A client can use a record only when all of it has come, \
@@ -145,7 +149,7 @@ static BUFFER_SIZE: Setting<u64> = Setting::new("ssl_buffer_size", &["size"], pa
 
 static REJECT_HANDSHAKE: Setting<bool> =
     Setting::new("ssl_reject_handshake", &["on | off"], parse::flag)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .arity(Arity::flag())
         .default("off")
         .manual(
@@ -165,31 +169,32 @@ static VERIFY_CLIENT: Setting<Option<Mode>> = Setting::new(
         parse::enumeration(setter, &modes)
     },
 )
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .default("off")
 .manual(
     "Asks clients for a certificate. With `on` requests without one that holds get an error page (496, 495), \
-     with `optional` those with one that does not hold. `optional_no_ca` leaves it to others who has signed it.",
+     with `optional` those with one that does not hold. `optional_no_ca` leaves it to others who has signed it. \
+     In `stream` such sessions end.",
 );
 
 static VERIFY_DEPTH: Setting<u64> = Setting::new("ssl_verify_depth", &["number"], parse::number)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .default("1")
     .manual("How many certificates may stand between a client's and one that is trusted.");
 
 static CLIENT_CERTIFICATE: Setting<Word> = Setting::new("ssl_client_certificate", &["file"], word)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .manual(
         "Certificates of authorities that sign those of clients, in PEM. Clients are told their names.",
     );
 
 static TRUSTED_CERTIFICATE: Setting<Word> =
     Setting::new("ssl_trusted_certificate", &["file"], word)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .manual("More such certificates, of which clients are told nothing.");
 
 static CRL: Setting<Word> = Setting::new("ssl_crl", &["file"], word)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .manual(
         "Lists of revoked certificates, in PEM: one of every authority that a client's certificate leads to.",
     );
@@ -199,7 +204,7 @@ static SESSION_CACHE: Setting<Caches> = Setting::new(
     &["off | none | [builtin[:size]] [shared:name:size]"],
     session_cache,
 )
-.contexts(HTTP_AND_SERVER)
+.contexts(OF_SERVERS)
 .arity(Arity::between(1, 2))
 .repeatable()
 .default("none")
@@ -211,20 +216,20 @@ static SESSION_CACHE: Setting<Caches> = Setting::new(
 
 static SESSION_TIMEOUT: Setting<Duration> =
     Setting::new("ssl_session_timeout", &["time"], parse::seconds)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .default("5m")
         .manual("How long a client can go on with a session, in the cache or by a ticket.");
 
 static SESSION_TICKETS: Setting<bool> =
     Setting::new("ssl_session_tickets", &["on | off"], parse::flag)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .arity(Arity::flag())
         .default("on")
         .manual("Whether clients keep their sessions themselves, sealed.");
 
 static SESSION_TICKET_KEY: Setting<Vec<Word>> =
     Setting::new("ssl_session_ticket_key", &["file"], words)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .inherit(Inherit::List)
         .manual(
             "A file of 80 or 48 random bytes that seals tickets; written several times, the first seals and all \
@@ -232,7 +237,7 @@ static SESSION_TICKET_KEY: Setting<Vec<Word>> =
         );
 
 static EARLY_DATA: Setting<bool> = Setting::new("ssl_early_data", &["on | off"], parse::flag)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_HTTP)
     .arity(Arity::flag())
     .default("off")
     .manual(
@@ -241,8 +246,24 @@ static EARLY_DATA: Setting<bool> = Setting::new("ssl_early_data", &["on | off"],
          not in tickets, so that each is used once.",
     );
 
+static ALPN: Setting<Vec<Vec<u8>>> = Setting::new("ssl_alpn", &["protocol ..."], |setter| {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    let name = |word: &Word| {
+        let is_short = word.bytes.len() <= usize::from(u8::MAX);
+        let name = is_short.then(|| word.bytes.to_vec());
+        name.ok_or_else(|| Fault::at(word, "\"ssl_alpn\" protocol too long"))
+    };
+    words.map(name).collect()
+})
+.contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+.arity(Arity::at_least(1))
+.manual(
+    "Names of protocols that clients may speak (ALPN), the preferred first. A client that offers \
+     others alone is refused. Without the directive whatever it offers is ignored.",
+);
+
 static STAPLING: Setting<bool> = Setting::new("ssl_stapling", &["on | off"], parse::flag)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .arity(Arity::flag())
     .default("off")
     .manual(
@@ -252,14 +273,14 @@ static STAPLING: Setting<bool> = Setting::new("ssl_stapling", &["on | off"], par
     );
 
 static STAPLING_FILE: Setting<Word> = Setting::new("ssl_stapling_file", &["file"], word)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .manual(
         "A response about the server's certificate (OCSP), in DER, as `openssl ocsp` fetches it.",
     );
 
 static STAPLING_RESPONDER: Setting<Word> =
     Setting::new("ssl_stapling_responder", &["url"], word)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .manual(
             "Whom `ssl_stapling` asks in place of the responder that the certificate names: `http://host[:port]/path`. \
              The host is looked up by `resolver` where there is one, else by the system when the configuration is loaded.",
@@ -267,7 +288,7 @@ static STAPLING_RESPONDER: Setting<Word> =
 
 static STAPLING_VERIFY: Setting<bool> =
     Setting::new("ssl_stapling_verify", &["on | off"], parse::flag)
-        .contexts(HTTP_AND_SERVER)
+        .contexts(OF_SERVERS)
         .arity(Arity::flag())
         .default("off")
         .manual(
@@ -276,7 +297,7 @@ static STAPLING_VERIFY: Setting<bool> =
         );
 
 static DHPARAM: Setting<Word> = Setting::new("ssl_dhparam", &["file"], word)
-    .contexts(HTTP_AND_SERVER)
+    .contexts(OF_SERVERS)
     .no_effect("there are no ciphers with DHE")
     .manual("Names a file with parameters for ciphers with DHE. It must be there and hold some.");
 
@@ -335,7 +356,16 @@ impl Issued {
     }
 }
 
-impl<C: variables::Context> Feature for TlsSettings<C> {
+/// The servers of a protocol, by the context that names of certificates are evaluated for.
+pub trait OfProtocol: variables::Context {
+    /// The protocol. Sessions with a server of one do not go on with one of another.
+    const NAME: &'static str;
+
+    /// What clients may agree on by ALPN where `ssl_alpn` does not say it, best first.
+    const ALPN: &'static [&'static [u8]];
+}
+
+impl<C: OfProtocol> Feature for TlsSettings<C> {
     const DIRECTIVES: &'static [&'static dyn Declared] = &[
         &CERTIFICATE,
         &CERTIFICATE_KEY,
@@ -359,6 +389,7 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         &SESSION_TICKETS,
         &SESSION_TICKET_KEY,
         &EARLY_DATA,
+        &ALPN,
         &STAPLING,
         &STAPLING_FILE,
         &STAPLING_RESPONDER,
@@ -396,7 +427,7 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         }
         // What may be refused stands in nginx's order: it stops at the first.
         let cipher_suites = remaining(scope, &CIPHERS, SET_CIPHERS)?;
-        let mut context = Sha256::new();
+        let mut context = Sha256::new_with_prefix(C::NAME);
         let dynamic = with_variables(compiler, scope, &certificates, &keys)?;
         let passwords = scope.written(&PASSWORD_FILE)?;
         let issued = compiler.registry::<Issued>();
@@ -445,6 +476,10 @@ impl<C: variables::Context> Feature for TlsSettings<C> {
         suites.extend(cipher_suites);
         let mut config = config(scope, Resolver(slots), clients.as_ref(), suites, kx_groups)?;
         config.enable_secret_extraction = kernel_tls;
+        config.alpn_protocols = match scope.written(&ALPN)? {
+            Some(protocols) => protocols,
+            None => C::ALPN.iter().map(|name| name.to_vec()).collect(),
+        };
         if let Some(path) = scope.written(&KEY_LOG)? {
             config.key_log = Arc::new(KeyLog::new(compiler.log_file(&path)));
         }
@@ -597,9 +632,6 @@ fn config(
     };
     let mut config = builder.with_cert_resolver(Arc::new(resolver));
     config.ignore_client_order = scope.written(&PREFER_SERVER_CIPHERS)?.unwrap_or(true);
-    config.alpn_protocols = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"]
-        .map(<[u8]>::to_vec)
-        .into();
     if scope.get(&CERTIFICATE_COMPRESSION)? {
         config.cert_compressors = compression::ALL.to_vec();
     }

@@ -5,6 +5,7 @@
 //! key the client has, and the verdict is made when hands have been shaken. What makes a chain hold
 //! is `chain`'s business.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -39,6 +40,46 @@ pub enum Verdict {
     Bad(Reason),
     /// It would, but it has been revoked, or nobody says that it has not: nginx's text.
     Revoked(&'static str),
+}
+
+/// Why a client is not let in: nginx's line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its certificate does not hold.
+    Bad(Reason),
+    /// Its certificate has been revoked, or nobody says that it has not.
+    Revoked(&'static str),
+    /// It has none.
+    Missing,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BAD: &str = "client SSL certificate verify error";
+        match self {
+            Refused::Bad(reason) => write!(out, "{BAD}: {reason}"),
+            Refused::Revoked(text) => write!(out, "{BAD}: {text}"),
+            Refused::Missing => out.write_str("client sent no required SSL certificate"),
+        }
+    }
+}
+
+impl Verdict {
+    /// Lets a client in or not, at a server that asks for certificates in this mode.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    pub fn admit(self, mode: Mode) -> Result<(), Refused> {
+        match self {
+            Verdict::Bad(reason) if mode == Mode::OptionalNoCa && reason.is_unknown_issuer() => {
+                Ok(())
+            }
+            Verdict::Bad(reason) => Err(Refused::Bad(reason)),
+            Verdict::Revoked(text) => Err(Refused::Revoked(text)),
+            Verdict::Missing if mode == Mode::Required => Err(Refused::Missing),
+            Verdict::Good | Verdict::Missing => Ok(()),
+        }
+    }
 }
 
 /// How a server looks at the certificates of its clients.

@@ -1,0 +1,279 @@
+//! The servers behind each address that is listened on.
+//!
+//! As in nginx, where a port is listened on by every address and by single ones, one socket takes
+//! them all and the connection's own address decides, unless `bind` asks for a socket of its own.
+//! Several servers of one address are told apart by the name that a client asks for in its
+//! handshake.
+
+use std::sync::Arc;
+
+use conf::{Diagnostic, Fault, Position};
+use engine::net::{Address, ListenOptions};
+use framework::compile::Compiler;
+use framework::door::ListenerId;
+use rules::server_name::{self, Name};
+use transport::listen::{self, Agreement, Protocols};
+
+use crate::plan::Server;
+use crate::session::Session;
+
+/// One address that a `listen` line of a server of streams names.
+pub(crate) type Listen = listen::Listen<StreamOptions>;
+
+/// The options of `listen` that not all protocols have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamOptions {
+    /// `default_server`
+    pub(crate) default_server: bool,
+    /// What clients speak before anything else.
+    pub(crate) protocols: Protocols,
+}
+
+/// The servers of an address by name.
+pub(crate) type ServerNames = server_name::ServerNames<Session, Server>;
+
+/// The servers of one address.
+pub(crate) struct AddressServers {
+    /// Serves where no name matches.
+    pub(crate) default: Arc<Server>,
+    /// Servers by name; `None` where a name makes no difference.
+    pub(crate) names: Option<ServerNames>,
+    pub(crate) protocols: Protocols,
+}
+
+/// One listening socket and what is behind it.
+pub(crate) struct Binding {
+    pub(crate) id: ListenerId,
+    pub(crate) options: ListenOptions,
+    /// Serve connections to any address that is not among `specific`.
+    servers: Arc<AddressServers>,
+    /// Servers of single addresses whose connections the same socket takes.
+    specific: Vec<(Address, Arc<AddressServers>)>,
+}
+
+impl Binding {
+    /// The servers for a connection whose own end is `local`.
+    pub(crate) fn servers_for(&self, local: impl FnOnce() -> Address) -> Arc<AddressServers> {
+        if self.specific.is_empty() {
+            return Arc::clone(&self.servers);
+        }
+        let local = local();
+        let found = self.specific.iter().find(|(address, _)| *address == local);
+        Arc::clone(found.map_or(&self.servers, |(_, servers)| servers))
+    }
+}
+
+/// A server with its names, and where its block stands.
+pub(crate) struct Named {
+    pub(crate) server: Arc<Server>,
+    pub(crate) names: Vec<(bytes::Bytes, Name<Session>)>,
+    pub(crate) position: Option<Position>,
+}
+
+/// An address with its lines, while all servers are gathered.
+struct Gathered {
+    /// Options in force.
+    listen: Listen,
+    /// The one that says so, else the first.
+    default: Arc<Server>,
+    names: ServerNames,
+    /// Whether its lines agree about protocols.
+    agreement: Agreement,
+    /// In the order of the file.
+    servers: Vec<(Arc<Server>, Option<Position>)>,
+    /// What is to be said of names that were there already, where names make a difference.
+    conflicts: Vec<String>,
+}
+
+/// All addresses, while servers are gathered.
+#[derive(Default)]
+pub(crate) struct Addresses(Vec<Gathered>);
+
+impl Addresses {
+    /// Adds one address of a server.
+    ///
+    /// # Errors
+    /// nginx's, where the line contradicts another one.
+    pub(crate) fn add(
+        &mut self,
+        compiler: &Compiler<'_>,
+        line: &Listen,
+        named: &Named,
+    ) -> Result<(), Fault> {
+        let address = &line.options.address;
+        let is_same = |known: &Gathered| {
+            let known = &known.listen.options;
+            (&known.address, known.carries) == (address, line.options.carries)
+        };
+        let at = match self.0.iter().position(is_same) {
+            Some(at) => at,
+            None => {
+                self.0.push(Gathered {
+                    listen: line.clone(),
+                    default: Arc::clone(&named.server),
+                    names: ServerNames::default(),
+                    agreement: Agreement::default(),
+                    servers: Vec::new(),
+                    conflicts: Vec::new(),
+                });
+                self.0.len() - 1
+            }
+        };
+        let Some(known) = self.0.get_mut(at) else {
+            return Ok(()); // it is there
+        };
+        if !known.servers.is_empty() {
+            known.merge(compiler, line, &named.server)?;
+        }
+        let position = named.position;
+        known.servers.push((Arc::clone(&named.server), position));
+        for (text, name) in &named.names {
+            if !known.names.add(name.clone(), &named.server) {
+                known.conflicts.push(name.conflict(text, address));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nginx would make a table of names.
+    pub(crate) fn need_table(&self) -> bool {
+        let has_table =
+            |one: &Gathered| one.are_names_looked_up() && one.names.has_other_than_patterns();
+        self.0.iter().any(has_table)
+    }
+
+    /// The sockets that take connections to these addresses.
+    ///
+    /// # Errors
+    /// An address of TLS without a certificate.
+    pub(crate) fn bindings(self, compiler: &Compiler<'_>) -> Result<Vec<Binding>, Fault> {
+        let (mut sharing, mut bindings) = (Vec::new(), Vec::<Binding>::new());
+        for mut one in self.0 {
+            if one.are_names_looked_up() {
+                for conflict in std::mem::take(&mut one.conflicts) {
+                    compiler.warn_each_time(conflict, None);
+                }
+            }
+            one.check_certificates()?;
+            let is_any = matches!(&one.listen.options.address,
+                Address::Inet(at) if at.ip().is_unspecified());
+            let is_inet = matches!(one.listen.options.address, Address::Inet(_));
+            if !is_any && !one.listen.bind && is_inet {
+                sharing.push(one);
+            } else {
+                bindings.push(one.binding());
+            }
+        }
+        for one in sharing {
+            let takes = |binding: &&mut Binding| takes(binding, &one.listen.options);
+            match bindings.iter_mut().find(takes) {
+                Some(wildcard) => {
+                    let address = one.listen.options.address.clone();
+                    wildcard.specific.push((address, one.servers()));
+                }
+                None => bindings.push(one.binding()),
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+impl Gathered {
+    /// Takes a further line of the address.
+    fn merge(
+        &mut self,
+        compiler: &Compiler<'_>,
+        line: &Listen,
+        server: &Arc<Server>,
+    ) -> Result<(), Fault> {
+        let address = &line.options.address;
+        if line.set && self.listen.set {
+            return Err(line.fault(format!("duplicate listen options for {address}")));
+        }
+        if line.own.default_server && self.listen.own.default_server {
+            return Err(line.fault(format!("a duplicate default server for {address}")));
+        }
+        let agrees = self.agreement.take(&self.listen, line, |own| own.protocols);
+        if !agrees {
+            let text = format!("protocol options redefined for {address}");
+            let position = line.word.as_ref().map(|word| word.position);
+            compiler.diagnose(Diagnostic::warn(text, position));
+        }
+        let known = self.listen.own;
+        if line.set {
+            self.listen = line.clone();
+        }
+        if line.own.default_server {
+            self.default = Arc::clone(server);
+        }
+        self.listen.own = StreamOptions {
+            default_server: known.default_server || line.own.default_server,
+            protocols: known.protocols.or(line.own.protocols),
+        };
+        Ok(())
+    }
+
+    /// Whether it makes a difference which name a client asks for.
+    fn are_names_looked_up(&self) -> bool {
+        self.servers.len() > 1 || self.names.may_capture()
+    }
+
+    /// Whether everybody who asks for TLS can be answered: the default server has a certificate, or
+    /// refuses handshakes and every other server has or does.
+    fn check_certificates(&self) -> Result<(), Fault> {
+        let tls = |server: &Arc<Server>| server.tls.as_ref().map(|tls| tls.has_certificate);
+        if !self.listen.own.protocols.ssl || tls(&self.default) == Some(true) {
+            return Ok(());
+        }
+        let rejects = tls(&self.default).is_some();
+        let without = self.servers.iter().find(|(server, _)| {
+            if rejects {
+                tls(server).is_none()
+            } else {
+                Arc::ptr_eq(server, &self.default)
+            }
+        });
+        let Some((_, position)) = without else {
+            return Ok(());
+        };
+        let place = position.map(|position| position.to_string());
+        let place = place.unwrap_or_default();
+        // The place is a part of the message already, as in nginx.
+        Err(Fault::new(format!(
+            "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
+        )))
+    }
+
+    fn servers(mut self) -> Arc<AddressServers> {
+        self.names.finish();
+        let are_names_looked_up = self.are_names_looked_up();
+        Arc::new(AddressServers {
+            default: self.default,
+            names: are_names_looked_up.then_some(self.names),
+            protocols: self.listen.own.protocols,
+        })
+    }
+
+    fn binding(self) -> Binding {
+        let options = self.listen.options.clone();
+        Binding {
+            id: ListenerId::of_address(&options.address, options.carries),
+            options,
+            servers: self.servers(),
+            specific: Vec::new(),
+        }
+    }
+}
+
+/// Whether a socket for every address takes connections to this one.
+fn takes(binding: &Binding, options: &ListenOptions) -> bool {
+    if binding.options.carries != options.carries {
+        return false;
+    }
+    match (&binding.options.address, &options.address) {
+        (Address::Inet(any), Address::Inet(at)) => {
+            any.ip().is_unspecified() && any.port() == at.port() && any.is_ipv4() == at.is_ipv4()
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,204 @@
+//! `listen … ssl`: clients speak TLS, which is taken off before anything else is done with what they
+//! say.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_ssl_module.html>. What a handshake is, and what its
+//! directives mean, stands in `transport::tls`; here is which server a client asks for, and what
+//! becomes of those whose certificate does not hold.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conf::{Contexts, Declared, Setting, parse};
+use engine::Buffer;
+use framework::counters::ThreadCounters;
+use framework::generation::Local;
+use logs::{ErrorLog, Level, Subject, Subsystem};
+use proto::tls::ClientHello;
+use rustls::sign::CertifiedKey;
+use transport::Transport;
+use transport::client::Client;
+use transport::incoming::Incoming;
+use transport::tls::dynamic::Failed;
+use transport::tls::handshake::{self, Begun, Names};
+use transport::tls::server::ServerTls;
+use transport::tls::settings;
+
+use crate::plan::Server;
+use crate::session::{Session, Status};
+
+/// `ssl_handshake_timeout`
+pub(crate) static SSL_HANDSHAKE_TIMEOUT: Setting<Duration> =
+    Setting::new("ssl_handshake_timeout", &["time"], parse::milliseconds)
+        .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+        .default("60s")
+        .manual("How long a client may take to shake hands.");
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&SSL_HANDSHAKE_TIMEOUT];
+
+impl settings::OfProtocol for Session {
+    const NAME: &'static str = "STREAM";
+
+    // What clients offer is ignored.
+    const ALPN: &'static [&'static [u8]] = &[];
+}
+
+/// Shakes hands with a session's client, whose server is then the one that it has asked for.
+/// `received` is what has been read of it already.
+///
+/// # Errors
+/// How the session ends.
+pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<(), Status> {
+    let connection = Rc::clone(&session.connection);
+    let Some(transport) = connection.transport() else {
+        return Ok(()); // no configuration has TLS for datagrams
+    };
+    session.doing = " while SSL handshaking";
+    let handshake = Handshake {
+        session,
+        transport,
+        server: RefCell::new(Arc::clone(&session.server)),
+    };
+    let began = handshake::accept(&handshake, received).await;
+    let named = handshake.server.into_inner();
+    let Begun::Secure = began else {
+        session.server = named;
+        return Err(Status::InternalServerError);
+    };
+    let name = transport.session().and_then(|tls| tls.server_name.clone());
+    if let Some(name) = name {
+        session.find_server(&name);
+    }
+    admit(session, transport)
+}
+
+/// Looks at what the client's certificate is worth.
+fn admit(session: &Session, transport: &Transport) -> Result<(), Status> {
+    let (Some(tls), Some(wanted)) = (transport.session(), session.server.verify_client) else {
+        return Ok(());
+    };
+    tls.verdict.get().admit(wanted).map_err(|refused| {
+        logs::error!(session, Info, "{refused}");
+        Status::InternalServerError
+    })
+}
+
+/// A session's handshake. Its lines go where the server wants them that its client asks for.
+struct Handshake<'a> {
+    session: &'a Session,
+    transport: &'a Transport,
+    server: RefCell<Arc<Server>>,
+}
+
+impl Subject for Handshake<'_> {
+    fn admits(&self, level: Level) -> bool {
+        let error_log = Arc::clone(&self.server.borrow().error_log);
+        error_log.admits(level, Subsystem::Stream) || Subject::is_debugged(self)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        let error_log = Arc::clone(&self.server.borrow().error_log);
+        write(&error_log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Subject::is_debugged(self.session)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Stream
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.session.serial()
+    }
+
+    fn describe(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        self.session.describe(out)
+    }
+}
+
+impl Incoming for Handshake<'_> {
+    fn client(&self) -> &Client {
+        &self.session.connection.client
+    }
+
+    fn transport(&self) -> &Transport {
+        self.transport
+    }
+
+    fn counts(&self) -> &ThreadCounters {
+        self.session.connection.worker.counts()
+    }
+
+    fn generation(&self) -> Rc<Local> {
+        Rc::clone(&self.session.generation)
+    }
+
+    // A session is never closed for another's sake.
+    fn set_idle(&self, _: bool) {}
+}
+
+impl Names for Handshake<'_> {
+    type Incoming = Self;
+    type Server = Arc<Server>;
+
+    const ONLY_TLS: bool = true;
+
+    fn incoming(&self) -> &Self {
+        self
+    }
+
+    fn default_server(&self, _: &Local) -> Option<Arc<Server>> {
+        Some(Arc::clone(&self.session.server))
+    }
+
+    fn server_named(&self, _: &Local, host: &[u8]) -> Result<Option<Arc<Server>>, String> {
+        let Some(names) = &self.session.servers.names else {
+            return Ok(None);
+        };
+        let found = names.find_name(host);
+        let found = found.map_err(|(regex, cause)| regex.undecided(host, cause))?;
+        if let Some(server) = &found {
+            *self.server.borrow_mut() = Arc::clone(server);
+        }
+        Ok(found)
+    }
+
+    fn tls(server: &Arc<Server>) -> Option<&Arc<ServerTls>> {
+        server.tls.as_ref()
+    }
+
+    fn speaks_http2(&self, _: &Local, _: &Arc<Server>) -> bool {
+        false
+    }
+
+    fn deadline(&self, server: &Arc<Server>) -> Instant {
+        engine::now() + server.handshake_timeout
+    }
+
+    fn shows(&self, _: &Local, variable: &str) -> bool {
+        self.session.stream.variables.find(variable).is_some()
+    }
+
+    async fn certificates(
+        &self,
+        _: &Rc<Local>,
+        owner: &Arc<Server>,
+        asked: &Arc<Server>,
+        hello: &mut Option<Box<ClientHello>>,
+    ) -> Result<Option<Vec<Arc<CertifiedKey>>>, Failed> {
+        let Some(certificates) = &owner.certificates else {
+            return Ok(None);
+        };
+        let mut context = self.session.beginning_of(asked);
+        context.hello = hello.take();
+        let loaded = certificates.load(&mut context).await;
+        *hello = context.hello.take();
+        loaded.map(Some)
+    }
+
+    fn agreed(&self) {}
+}
