@@ -48,10 +48,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "rules",
         &[
+            "upstream",
             "transport",
             "variables",
             "logs",
             "framework",
+            "proto",
             "conf",
             "engine",
         ],

@@ -9,7 +9,6 @@ pub(crate) mod applications;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
-pub mod beside;
 pub mod browser;
 pub mod dav;
 pub mod dav_ext;

@@ -1,17 +1,19 @@
 //! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`,
-//! `server_name`, `access_log` with its formats.
+//! `server_name`, `access_log` with its formats, and the `upstream` block.
 //!
-//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`]), when each is
+//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`], [`upstream::Upstreams`]), when each is
 //! asked, and what comes of the answer.
 
 pub mod access;
 pub mod access_log;
+pub mod beside;
 pub mod format;
 pub mod geoip2;
 pub mod limit_conn;
 pub mod limited;
 pub mod realip;
 pub mod server_name;
+pub mod upstream;
 
 #[cfg(test)]
 mod tests;

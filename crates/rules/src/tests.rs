@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Contexts, Declared, Recording, Registry, ScopeRef, Sealed, Setting, parse};
+use ::upstream::Timed;
+use conf::{
+    Contexts, Declared, Fault, Line, Recording, Registry, ScopeRef, Sealed, Setting, parse,
+};
 use engine::net::{Address, TcpInfo};
 use framework::compile::{Compiler, Environment, Feature};
 use framework::door::ListenerId;
@@ -19,6 +22,7 @@ use variables::{
 use crate::access_log::{AccessLogs, Logged};
 use crate::limit_conn::{self, Counted, LimitConn, Outcome, Places};
 use crate::realip::{self, ByProxy, RealIp};
+use crate::upstream::Upstreams;
 
 pub(crate) struct Session {
     table: Rc<Variables>,
@@ -76,6 +80,33 @@ impl Counted<Session> for Session {
 
     fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
         change(&mut session.places.borrow_mut());
+    }
+}
+
+/// Groups of servers that sessions are placed among.
+pub(crate) struct OfSessions;
+
+impl Upstreams for OfSessions {
+    type Context = Session;
+
+    type Sticky = ();
+
+    const BLOCK: &'static str = "test";
+
+    const DEFAULT_PORT: Option<u16> = None;
+
+    const KEEPS_CONNECTIONS: bool = false;
+
+    fn least_time(_: ScopeRef<'_>) -> Result<Option<Timed>, Fault> {
+        Ok(None)
+    }
+
+    fn sticky_line(_: ScopeRef<'_>) -> Option<&Line> {
+        None
+    }
+
+    fn sticky(_: &Compiler<'_>, _: ScopeRef<'_>, _: &str) -> Result<Option<()>, Fault> {
+        Ok(None)
     }
 }
 

@@ -72,7 +72,7 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(acme::add)
         .plan(acme::register, acme::SHORTCUTS),
     Entry::module::<AccessLogs>(),
-    Entry::of(&[upstream::DIRECTIVES])
+    Entry::of(&[upstream::DIRECTIVES, rules::upstream::DIRECTIVES])
         .prepare(upstream::compile)
         .gathers(upstream::add),
     // Behind the groups: what it says of them is gathered before they are made.

@@ -22,9 +22,9 @@ use framework::service::{Running, Service};
 use http::errand::{Errands, Place};
 use http::log::{self, Printable};
 use http::request::Request;
+use rules::beside;
 
 use super::{Asked, HealthCheck};
-use crate::beside;
 use crate::grpc::probe::HealthProbe;
 use crate::passing::probe::{Doing, Keeping, Unanswered};
 use crate::proxy::probe::{Kept, Probe};

@@ -37,7 +37,7 @@ use super::settings::Passing;
 use super::socket::SocketSettings;
 use super::ssl::{Secured, UpstreamTls};
 use super::tries::{Asking, Conversation, Reach, Tries, Unanswered, ask};
-use crate::upstream::Group;
+use crate::upstream::{self, Group};
 
 /// Where a request goes.
 pub(crate) trait Target {
@@ -347,8 +347,8 @@ async fn ask_peers<P: Protocol>(
         is_shared,
         terms: Bytes::new(),
     };
-    let upstream = sent.target.upstream();
-    let group = match locate(request, exchange, upstream, tries.ignore_client_abort).await {
+    let located = sent.target.upstream();
+    let group = match locate(request, exchange, located, tries.ignore_client_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => {
             let unanswered = Unanswered::of_ours(status);
@@ -360,7 +360,7 @@ async fn ask_peers<P: Protocol>(
         }
     };
     reach.terms = protocol.terms(&group, &reach);
-    let mut selection = group.select(request, tries.next_upstream_tries);
+    let mut selection = upstream::select(&group, request, tries.next_upstream_tries);
     let home = Home {
         local: Rc::clone(&request.local),
         group,

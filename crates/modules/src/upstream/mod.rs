@@ -1,41 +1,19 @@
-//! `upstream`: groups of servers that requests are passed on to.
+//! `upstream` in `http`: groups of servers that requests are passed on to.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
-//! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
-//! `methods` how requests are shared out, `failover` what is done about servers that fail, `limit` how many requests are under way, `sticky` which of them stay with a server, `groups` is where `proxy_pass` finds the groups.
-//!
-//! `lookups` keeps names up to date, `state` reads servers from a file; `checks` is what other modules have said of a group before it
-//! is made. Not here yet, and a clear error where written: `id` of `server`.
+//! What a block says is the business of `rules::upstream`; here is what only requests have: sessions that stay with a
+//! server (`sticky`), and what is measured of an answer that has a head.
 
-mod checks;
-mod failover;
-mod groups;
-mod limit;
-mod lookups;
-mod methods;
 mod selection;
-mod servers;
-mod state;
 mod sticky;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use ::upstream::{Keepalive, Queueing, Remembered, Roster, SideOf};
-use bytes::Bytes;
-use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
-};
+use ::upstream::Timed;
+use conf::{Arity, Contexts, Declared, Fault, Line, ScopeRef, Setting, parse};
 use framework::compile::Compiler;
-use framework::zone::{Refused, SIZE_MIN, State, Tell};
-use transport::resolver::Resolving;
+use framework::generation::Generation;
+use http::request::Request;
+use rules::upstream::{LEAST_TIME, Upstreams};
 
-pub use checks::WrittenChecks;
-pub use groups::{Group, Groups, add};
-use lookups::Lookup;
-use methods::Supported;
 pub use selection::{Chosen, Selection};
-use servers::Server;
 pub use sticky::AtEnd;
 use sticky::{STICKY, Sticky};
 
@@ -50,363 +28,73 @@ static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse
          seen of a server, and a reload forgets nothing of it.",
     );
 
-/// Read line by line, since a line is judged by the method before it.
-static SERVER: Setting<()> = Setting::new(
-    "server",
-    &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name] [id=number]"],
-    parse::nothing,
-)
-.contexts(Contexts::UPSTREAM)
-.arity(Arity::at_least(1))
-.inherit(Inherit::List)
-.manual(
-    "A server of the group: HOST[:PORT] or unix:PATH; a name stands for all its addresses. It \
-     gets `weight` (1) parts of the requests, and no more than `max_conns` at a time (0 is no limit). After `max_fails` (1) failed tries within \
-     `fail_timeout` (10s) it gets none for that time; `max_fails=0` never gives it up. With `slow_start` \
-     its weight grows within that time from nothing to what it is, once it gets requests again: after failed tries, or after a health check. A `backup` \
-     is asked when all others are out; `down` takes it out for good, `drain` for all but those requests that `sticky` has \
-     bound to it. `route` is the name that `sticky` knows it by, `id` a number of its own that `metrics` shows it with. With `resolve` the addresses of a name are \
-     looked up again and again, by the group's `resolver`; with `service` its servers as well (SRV).",
-);
-
-static ZONE: Setting<ZoneLine> = Setting::new("zone", &["name [size]"], zone_line)
-    .contexts(Contexts::UPSTREAM)
-    .arity(Arity::between(1, 2))
-    .manual("A name for what is known of the group's servers, and the size of nginx's memory for it. All threads know it and reloads keep it without that, too.");
-
-static KEEPALIVE: Setting<(usize, bool)> =
-    Setting::new("keepalive", &["connections [local]"], keepalive)
-        .contexts(Contexts::UPSTREAM)
-        .arity(Arity::between(1, 2))
-        .manual("How many idle connections to the group's servers each thread keeps at most; 0 keeps none. With `local`, as without this line, only requests of the same location use one again.");
-
-static KEEPALIVE_REQUESTS: Setting<u64> =
-    Setting::new("keepalive_requests", &["number"], parse::number)
-        .contexts(Contexts::UPSTREAM)
-        .default("1000")
-        .manual("How many requests go over one connection to a server of the group.");
-
-static KEEPALIVE_TIME: Setting<Duration> = Setting::new(
-    "keepalive_time",
-    &["time"],
-    parse::milliseconds,
-)
-.contexts(Contexts::UPSTREAM)
-.default("1h")
-.manual(
-    "How old a connection to a server of the group may be when it is kept for another request.",
-);
-
-static KEEPALIVE_TIMEOUT: Setting<Duration> =
-    Setting::new("keepalive_timeout", &["timeout"], parse::milliseconds)
-        .contexts(Contexts::UPSTREAM)
-        .default("60s")
-        .manual("How long a connection to a server of the group may be idle.");
-
-static QUEUE: Setting<Queueing> = Setting::new("queue", &["number [timeout=time]"], queue)
-    .contexts(Contexts::UPSTREAM)
-    .arity(Arity::between(1, 2))
-    .manual("How many requests wait while every server of the group has as many as it may have (`max_conns`) or is out, and for how long each (60s). One that finds no room, or waits for too long, is answered with 502. Where `concurrency_limit` is written, those wait who are over it as well: for 8s unless `timeout` says otherwise, and the answer is 503 with `Retry-After`.");
-
-fn queue(setter: &Setter<'_>) -> Result<Queueing, Fault> {
-    let number = setter.word()?;
-    let length = parse::number_of(&number.bytes).filter(|length| *length > 0);
-    let length = length.ok_or_else(|| Fault::invalid_value(number))?;
-    let timeout = match setter.args().get(1) {
-        None => None,
-        Some(word) => {
-            let time = word.bytes.strip_prefix(b"timeout=");
-            let time = time.and_then(parse::time_milliseconds);
-            let time = time.ok_or_else(|| Fault::invalid_parameter(word))?;
-            Some(Duration::from_millis(time))
-        }
-    };
-    Ok(Queueing {
-        length: usize::try_from(length).unwrap_or(usize::MAX),
-        timeout,
-    })
-}
-
-fn keepalive(setter: &Setter<'_>) -> Result<(usize, bool), Fault> {
-    let connections = setter.word()?;
-    let Some(most) = parse::number_of(&connections.bytes) else {
-        let text = format!(
-            "invalid value \"{}\" in \"keepalive\" directive",
-            connections.text()
-        );
-        return Err(Fault::at(connections, text));
-    };
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    match setter.args().get(1) {
-        Some(word) if &*word.bytes != b"local" => Err(Fault::invalid_parameter(word)),
-        local => Ok((most, local.is_some())),
-    }
-}
-
-/// `zone` as written.
-struct ZoneLine {
-    name: String,
-    /// `None` where another block gives it.
-    size: Option<u64>,
-}
-
-fn zone_line(setter: &Setter<'_>) -> Result<ZoneLine, Fault> {
-    let name = setter.word()?;
-    if name.bytes.is_empty() {
-        let text = format!("invalid zone name \"{}\"", name.text());
-        return Err(Fault::at(name, text));
-    }
-    let size = match setter.args().get(1) {
-        None => None,
-        Some(word) => {
-            let invalid = || Fault::at(word, format!("invalid zone size \"{}\"", word.text()));
-            let size = parse::size_of(&word.bytes).ok_or_else(invalid)?;
-            if size < SIZE_MIN {
-                let text = format!("zone \"{}\" is too small", name.text());
-                return Err(Fault::at(name, text));
-            }
-            Some(size)
-        }
-    };
-    Ok(ZoneLine {
-        name: name.text().into_owned(),
-        size,
-    })
-}
-
 /// The directives of this module.
-pub const DIRECTIVES: &[&dyn Declared] = &[
-    &UPSTREAM,
-    &SERVER,
-    &state::STATE,
-    &ZONE,
-    &methods::HASH,
-    &methods::IP_HASH,
-    &methods::LEAST_CONN,
-    &methods::LEAST_TIME,
-    &methods::RANDOM,
-    &methods::P2C,
-    &failover::RETRY_BUDGET,
-    &failover::EJECT_OUTLIERS,
-    &limit::CONCURRENCY_LIMIT,
-    &QUEUE,
-    &STICKY,
-    &KEEPALIVE,
-    &KEEPALIVE_REQUESTS,
-    &KEEPALIVE_TIME,
-    &KEEPALIVE_TIMEOUT,
-];
+pub const DIRECTIVES: &[&dyn Declared] = &[&UPSTREAM, &STICKY];
 
-/// A name that `zone` has given: what is known of the servers lies with the groups.
-struct Named;
+/// The directives that stand in a block.
+pub use rules::upstream::DIRECTIVES as DIRECTIVES_OF_BLOCKS;
 
-impl State for Named {
-    const KIND: &'static str = "upstream_zone";
+/// What `upstream` blocks are to requests.
+pub struct OfRequests;
 
-    type Settings = ();
+impl Upstreams for OfRequests {
+    type Context = Request;
 
-    fn new(_: u64) -> Named {
-        Named
+    type Sticky = Sticky;
+
+    const BLOCK: &'static str = "http";
+
+    const DEFAULT_PORT: Option<u16> = Some(80);
+
+    const KEEPS_CONNECTIONS: bool = true;
+
+    fn least_time(block: ScopeRef<'_>) -> Result<Option<Timed>, Fault> {
+        block.own(&LEAST_TIME)
     }
 
-    fn describe(&self, (): &(), _: &mut Tell<'_>) {}
-}
+    fn sticky_line(block: ScopeRef<'_>) -> Option<&Line> {
+        block.own_lines(&STICKY.spec).first().copied()
+    }
 
-/// Makes the groups of all `upstream` blocks, before anything refers to them: a block may stand
-/// behind its use.
-pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
-    for block in http.children("upstream") {
-        if let Err(fault) = declare(compiler, block) {
-            compiler.report(fault);
-        }
-    }
-    // A block may name a zone to which a later one gives its size.
-    for block in http.children("upstream") {
-        if let Ok(Some(line)) = block.own(&ZONE)
-            && let Err(text) = compiler.zones.borrow().find::<Named>(&line.name)
-        {
-            compiler.report(Fault::new(text).of_missing(&line.name, &["zone"]));
-        }
-    }
-}
-
-fn declare(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<(), Fault> {
-    let Some((line, [name])) = block.line().map(|line| (line, line.args.as_slice())) else {
-        return Ok(()); // the arity has been checked
-    };
-    let groups = compiler.registry::<Groups>();
-    let mut groups = groups.borrow_mut();
-    if groups.declared(&name.bytes).is_some() {
-        let text = format!("duplicate upstream \"{}\"", name.text());
-        return Err(Fault::at(name, text).while_reading());
-    }
-    let chosen = methods::read(compiler, block).map_err(Fault::while_reading)?;
-    let own = block.own_lines(&SERVER.spec);
-    let of_file = state::servers(compiler, block, &own).map_err(Fault::while_reading)?;
-    let lines: Vec<(&Line, Supported)> = match &of_file {
-        None => {
-            let own = own.iter().copied();
-            own.map(|line| (line, chosen.supported_at(line))).collect()
-        }
-        Some(lines) => lines
-            .iter()
-            .map(|line| (line, chosen.supported()))
-            .collect(),
-    };
-    if lines.is_empty() && of_file.is_none() {
-        // nginx finds it where the block ends, behind faults of its lines: a `server` with such a fault may be the reason.
-        let fault = Fault::new("no servers are inside upstream").or_at(line.end());
-        let fault = fault.with_related(line.position, "the block is opened here");
-        return Err(fault.while_reading());
-    }
-    let (mut primary, mut backup, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut numbers, mut unresolved) = (Vec::new(), Vec::new());
-    let checks = compiler.registry::<WrittenChecks>();
-    let checks = checks.borrow().of(&name.bytes);
-    for (line, supported) in lines {
-        let server = Server::parse(line, supported);
-        let mut server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
-        server.checks.clone_from(&checks);
-        if let Some(number) = server.number {
-            if numbers.contains(&number) {
-                let fault = Fault::new(format!("duplicate server id \"{number}\""));
-                return Err(fault.or_at(line.position).while_reading());
-            }
-            numbers.push(number);
-        }
-        if let Some(host) = server.host().map_err(Fault::while_reading)? {
-            hosts.push(host);
-            continue;
-        }
-        let peers = match server.peers(compiler.files) {
-            Ok(peers) => peers,
-            Err(fault) => {
-                // Each host that is not found is reported, and their order is that of the lines.
-                unresolved.push(fault.while_reading());
-                continue;
-            }
+    fn sticky(
+        compiler: &Compiler<'_>,
+        block: ScopeRef<'_>,
+        name: &str,
+    ) -> Result<Option<Sticky>, Fault> {
+        let Some(written) = block.own(&STICKY)? else {
+            return Ok(None);
         };
-        match server.backup {
-            true => backup.extend(peers),
-            false => primary.extend(peers),
-        }
-    }
-    if let Some(last) = unresolved.pop() {
-        unresolved
-            .into_iter()
-            .for_each(|fault| compiler.report(fault));
-        return Err(last);
-    }
-    let has_primary = !primary.is_empty() || hosts.iter().any(|host| host.side == SideOf::Peers);
-    if !has_primary && of_file.is_none() {
-        // nginx finds it where the whole is read.
-        let text = format!("no servers in upstream \"{}\"", name.text());
-        return Err(Fault::at(&line.name, text));
-    }
-    let zone = block.own(&ZONE)?;
-    if let Some(zone) = &zone {
-        name_zone(compiler, zone).map_err(Fault::while_reading)?;
-    }
-    let sticky = sessions(compiler, block, &name.text())?;
-    let resolving = match hosts.is_empty() {
-        true => None,
-        false => Some(resolving(compiler, block, name)?),
-    };
-    let roster = Arc::new(Roster::new(primary, backup, chosen.method, hosts));
-    remember(compiler, &name.text(), &roster)?;
-    if let Some(resolving) = resolving {
-        let roster = Arc::clone(&roster);
-        groups.lookups.push(Lookup { roster, resolving });
-    }
-    let name = Bytes::copy_from_slice(&name.bytes);
-    let mut group = ::upstream::Group::new(name, roster, kept(block)?);
-    group.queueing = block.own(&QUEUE)?;
-    group.concurrency = block.own(&limit::CONCURRENCY_LIMIT)?;
-    group.retry_budget = block.own(&failover::RETRY_BUDGET)?;
-    group.outliers = block.own(&failover::EJECT_OUTLIERS)?;
-    let sticky = sticky.filter(|_| chosen.keeps_sessions);
-    let group = Group::by(group, chosen.key).with_sessions(sticky);
-    groups.add(None, group.in_zone(zone.map(|zone| zone.name.into())));
-    Ok(())
-}
-
-/// What looks up the names of a block: there must be a server to ask, and, as nginx has it, a zone.
-fn resolving(
-    compiler: &Compiler<'_>,
-    block: ScopeRef<'_>,
-    name: &Word,
-) -> Result<Arc<Resolving>, Fault> {
-    let fault = |text: String| Err(Fault::at(name, text));
-    let shown = name.text();
-    if block.own(&ZONE)?.is_none() {
-        return fault(format!(
-            "resolving names at run time requires upstream \"{shown}\" to be in shared memory"
-        ));
-    }
-    let resolving = compiler.feature::<Resolving>(block)?;
-    if !resolving.is_possible() {
-        return fault(format!(
-            "no resolver defined to resolve names at run time in upstream \"{shown}\""
-        ));
-    }
-    Ok(resolving)
-}
-
-/// What `sticky` says.
-fn sessions(
-    compiler: &Compiler<'_>,
-    block: ScopeRef<'_>,
-    name: &str,
-) -> Result<Option<Sticky>, Fault> {
-    let Some(written) = block.own(&STICKY)? else {
-        return Ok(None);
-    };
-    let sticky = Sticky::compile(compiler, written, name);
-    let position = block
-        .own_lines(&STICKY.spec)
-        .first()
-        .map(|line| line.position);
-    let sticky = sticky.map_err(|fault| match position {
-        Some(position) => fault.or_at(position).while_reading(),
-        None => fault,
-    })?;
-    Ok(Some(sticky))
-}
-
-/// How connections are kept; `None` where none are.
-fn kept(block: ScopeRef<'_>) -> Result<Option<Keepalive>, Fault> {
-    let default = Keepalive::default();
-    let (connections, local) = block
-        .own(&KEEPALIVE)?
-        .unwrap_or((default.connections, default.local));
-    let keepalive = Keepalive {
-        connections,
-        local,
-        requests: block.get(&KEEPALIVE_REQUESTS)?,
-        time: block.get(&KEEPALIVE_TIME)?,
-        timeout: block.get(&KEEPALIVE_TIMEOUT)?,
-    };
-    Ok((connections > 0).then_some(keepalive))
-}
-
-/// Takes the name of a `zone` where its size is written; several blocks may share one.
-fn name_zone(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(), Fault> {
-    let Some(size) = line.size else {
-        return Ok(());
-    };
-    let mut zones = compiler.zones.borrow_mut();
-    match zones.declare::<Named>(&line.name, size, ()) {
-        Ok(_) | Err(Refused::Declared(_)) => Ok(()),
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
+        let sticky = Sticky::compile(compiler, written, name);
+        let sticky = sticky.map_err(|fault| match Self::sticky_line(block) {
+            Some(line) => fault.or_at(line.position).while_reading(),
+            None => fault,
+        })?;
+        Ok(Some(sticky))
     }
 }
 
-/// Has the next generation go on with what is known of these peers. The name has a blank, so that no other zone has it.
-fn remember(compiler: &Compiler<'_>, name: &str, roster: &Arc<Roster>) -> Result<(), Fault> {
-    let zone = format!("upstream {}", name.to_ascii_lowercase());
-    let mut zones = compiler.zones.borrow_mut();
-    match zones.declare::<Remembered>(&zone, SIZE_MIN, Arc::clone(roster)) {
-        Ok(_) | Err(Refused::Declared(_)) => Ok(()), // a second block of the name has been refused
-        Err(Refused::Conflict(text)) => Err(Fault::new(text)),
-    }
+/// Peers, and what requests are placed among them by.
+pub type Group = rules::upstream::Group<OfRequests>;
+
+/// The groups of one configuration.
+pub type Groups = rules::upstream::Groups<OfRequests>;
+
+/// The checks that are made of groups.
+pub type WrittenChecks = rules::upstream::WrittenChecks<OfRequests>;
+
+/// Makes the groups of all `upstream` blocks.
+pub fn compile(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    rules::upstream::compile::<OfRequests>(compiler, http);
+}
+
+/// Adds the groups to the generation, and what looks up their names.
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
+    rules::upstream::add::<OfRequests>(compiler, generation);
+}
+
+/// A request's way through a group, of so many tries at most; 0 is as many as there are peers.
+pub(crate) fn select(group: &Group, request: &mut Request, tries_max: usize) -> Selection {
+    let peers = group.select(request, tries_max);
+    let sticking = group.sticky().map(|sticky| sticky.begin(request));
+    Selection::new(peers, sticking)
 }

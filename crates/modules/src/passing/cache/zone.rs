@@ -10,10 +10,10 @@ use framework::generation::Generation;
 use framework::service::{Running, Service};
 use framework::zone::{Fact, Refused, State, Tell, Zone};
 use http::log;
+use rules::beside;
 use store::disk::{DiskStore, Levels, Settings};
 
 use super::now;
-use crate::beside;
 
 /// The least that nginx takes for a zone of keys: two pages.
 const KEYS_ZONE_MIN: u64 = 8192;

@@ -51,7 +51,7 @@ pub(super) static STICKY: Setting<Written> = Setting::new(
 
 /// How the servers of sessions are found again.
 #[derive(Debug)]
-pub(super) struct Sticky {
+pub struct Sticky {
     /// What may name a server, or a session: the first that is not empty.
     lookup: Box<[Variable]>,
     cookie: Option<Cookie>,

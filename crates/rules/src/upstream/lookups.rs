@@ -4,6 +4,7 @@
 //! generations still serve; each group's roster has what it has found. A lookup that fails leaves the addresses as they were, but for
 //! a name that is said not to be there.
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,11 @@ use ::upstream::{Found, Host, Roster};
 use engine::net::Address;
 use framework::generation::Generation;
 use framework::service::{Running, Service};
-use http::log::{self, Printable};
+use logs::{Printable, event};
 use proto::dns::Failure;
 use transport::resolver::{Resolving, ServiceFound, Unresolved};
 
+use super::protocol::Upstreams;
 use crate::beside;
 
 /// How soon a lookup that has failed is repeated, at least.
@@ -29,17 +31,20 @@ pub(super) struct Lookup {
 }
 
 /// What looks up the names of a configuration.
-pub(super) struct Lookups(pub(super) Vec<Lookup>);
+pub(super) struct Lookups<U: Upstreams> {
+    pub(super) all: Vec<Lookup>,
+    pub(super) upstreams: PhantomData<U>,
+}
 
-impl Service for Lookups {
+impl<U: Upstreams> Service for Lookups<U> {
     fn key(&self) -> String {
-        "names of upstreams".to_owned()
+        format!("names of {} upstreams", U::BLOCK)
     }
 
     /// Starts a thread of its own; the one before ends.
     fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
         drop(before);
-        let lookups = self.0.clone();
+        let lookups = self.all.clone();
         beside::start("resolve", "names of upstreams", || look_up_all(lookups))
     }
 }
@@ -83,7 +88,7 @@ async fn keep_looking(lookup: Lookup, number: usize) {
 async fn look_up(resolving: &Resolving, host: &Host) -> Result<(Vec<Found>, Duration), Unresolved> {
     let looked_up = resolving.look_up(&host.name).await;
     let (addresses, valid) = looked_up.inspect_err(|error| {
-        log::event!(
+        event!(
             Error,
             "{} could not be resolved ({error})",
             Printable(&host.name)
@@ -106,7 +111,7 @@ async fn look_up_service(
     let (name, service_name) = (Printable(&host.name), Printable(service));
     let looked_up = resolving.look_up_service(service, &host.name).await;
     let (servers, valid) = looked_up.inspect_err(|error| {
-        log::event!(
+        event!(
             Error,
             "service {service_name} of {name} could not be resolved ({error})"
         );
@@ -122,7 +127,7 @@ async fn look_up_service(
         let addresses = match addresses {
             Ok(addresses) => addresses,
             Err(error) => {
-                log::event!(
+                event!(
                     Error,
                     "{} could not be resolved ({error}) while resolving service {service_name} of {name}",
                     server.name

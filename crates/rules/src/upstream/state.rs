@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use conf::plain::{self, Unread};
 use conf::{Contexts, Fault, Line, ScopeRef, Setting, Word};
 use framework::compile::Compiler;
-use http::log::Errno;
+use logs::Errno;
 
 /// `state file`
 pub(super) static STATE: Setting<Word> =

@@ -8,7 +8,8 @@ use conf::{Contexts, Fault, Setter, Setting, parse};
 use framework::generation::Generation;
 use framework::service::{Running, Service};
 
-use super::Group;
+use super::groups::Group;
+use super::protocol::Upstreams;
 
 pub(super) static CONCURRENCY_LIMIT: Setting<Concurrency> = Setting::new(
     "concurrency_limit",
@@ -35,11 +36,11 @@ fn concurrency_limit(setter: &Setter<'_>) -> Result<Concurrency, Fault> {
 }
 
 /// Has the limits of a configuration take effect once that is in force: those who wait by then go by them, too.
-pub(super) struct Limits(pub(super) Vec<Arc<Group>>);
+pub(super) struct Limits<U: Upstreams>(pub(super) Vec<Arc<Group<U>>>);
 
-impl Service for Limits {
+impl<U: Upstreams> Service for Limits<U> {
     fn key(&self) -> String {
-        "limits of upstreams".to_owned()
+        format!("limits of {} upstreams", U::BLOCK)
     }
 
     fn start(&self, _: &Arc<Generation>, _: Option<Running>) -> Option<Running> {

@@ -35,15 +35,25 @@ pub(super) struct Server {
     pub(super) number: Option<u64>,
     /// The checks that are made of its group.
     pub(super) checks: Option<Checks>,
+    /// Of one that is written without.
+    default_port: u16,
 }
 
 impl Server {
     /// Reads a line; `supported` is what the method that is in force there takes.
-    pub(super) fn parse(line: &Line, supported: Supported) -> Result<Server, Fault> {
-        Server::of_words(&line.args, supported)
+    pub(super) fn parse(
+        line: &Line,
+        supported: Supported,
+        default_port: Option<u16>,
+    ) -> Result<Server, Fault> {
+        Server::of_words(&line.args, supported, default_port)
     }
 
-    fn of_words(words: &[Word], supported: Supported) -> Result<Server, Fault> {
+    fn of_words(
+        words: &[Word],
+        supported: Supported,
+        default_port: Option<u16>,
+    ) -> Result<Server, Fault> {
         let [address, parameters @ ..] = words else {
             return Err(Fault::new(
                 "invalid number of arguments in \"server\" directive",
@@ -64,6 +74,7 @@ impl Server {
             route: None,
             number: None,
             checks: None,
+            default_port: default_port.unwrap_or(NO_PORT),
         };
         for word in parameters {
             let is_slow_start = word.bytes.starts_with(b"slow_start=");
@@ -86,6 +97,9 @@ impl Server {
                 .ok_or_else(|| Fault::invalid_parameter(word))?;
         }
         server.check_service()?;
+        if default_port.is_none() {
+            server.check_port()?;
+        }
         Ok(server)
     }
 
@@ -140,10 +154,20 @@ impl Server {
         if written.port.is_some() {
             return fault("may not have port");
         }
-        match written.literal(DEFAULT_PORT) {
+        match written.literal(self.default_port) {
             Some(_) => fault("requires domain name"),
             None => Ok(()),
         }
+    }
+
+    /// A service has the ports of its servers, and a socket in the file system needs none.
+    fn check_port(&self) -> Result<(), Fault> {
+        let written = self.written()?;
+        let needs_port = !written.unix && self.service.is_none();
+        if needs_port && written.port.is_none() {
+            return Err(self.fault("no port"));
+        }
+        Ok(())
     }
 
     fn fault(&self, text: &str) -> Fault {
@@ -158,12 +182,12 @@ impl Server {
     /// The name whose addresses are looked up again and again; `None` where an address is written, or none is to be looked up.
     pub(super) fn host(&self) -> Result<Option<Host>, Fault> {
         let written = self.written()?;
-        if !self.resolve || written.literal(DEFAULT_PORT).is_some() {
+        if !self.resolve || written.literal(self.default_port).is_some() {
             return Ok(None);
         }
         Ok(Some(Host {
             name: Bytes::copy_from_slice(written.name.strip_suffix(b".").unwrap_or(written.name)),
-            port: written.port.unwrap_or(DEFAULT_PORT),
+            port: written.port.unwrap_or(self.default_port),
             service: self.service.clone(),
             // Its address is of no matter.
             template: self.peer(Address::Unix(Default::default())),
@@ -178,7 +202,7 @@ impl Server {
 
     /// A peer for each address.
     pub(super) fn peers(&self, files: &dyn Files) -> Result<Vec<Peer>, Fault> {
-        let addresses = self.written()?.resolve(files, DEFAULT_PORT);
+        let addresses = self.written()?.resolve(files, self.default_port);
         let addresses = addresses.ok_or_else(|| self.fault("host not found"))?;
         Ok(addresses
             .into_iter()
@@ -206,8 +230,8 @@ impl Server {
     }
 }
 
-/// The port of a server that is written without one.
-const DEFAULT_PORT: u16 = 80;
+/// The port of a server that needs none.
+const NO_PORT: u16 = 0;
 
 /// The longest `route`, in bytes.
 const ROUTE_MAX: usize = 32;
@@ -241,7 +265,7 @@ mod tests {
             position: Default::default(),
         };
         let words: Vec<Word> = line.split(' ').map(word).collect();
-        Server::of_words(&words, Supported::default()).map_err(|fault| fault.message)
+        Server::of_words(&words, Supported::default(), Some(80)).map_err(|fault| fault.message)
     }
 
     #[test]

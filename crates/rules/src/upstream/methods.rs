@@ -5,10 +5,9 @@
 use ::upstream::{Bound, Method, Timed};
 use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, Word, parse};
 use framework::compile::Compiler;
-use http::text::Text;
-use http::variables::Compiling as _;
+use variables::{Compiling as _, Text};
 
-use super::sticky::STICKY;
+use super::protocol::Upstreams;
 
 pub(super) static HASH: Setting<(Template, Method)> =
     Setting::new("hash", &["key [consistent [bounded=number]]"], hash)
@@ -31,7 +30,8 @@ pub(super) static LEAST_CONN: Setting<()> = Setting::new("least_conn", &[""], pa
     .arity(Arity::exactly(0))
     .manual("Passes a request to the server that has the fewest under way for its weight.");
 
-pub(super) static LEAST_TIME: Setting<Timed> =
+/// `least_time` of groups that answer requests.
+pub static LEAST_TIME: Setting<Timed> =
     Setting::new("least_time", &["header | last_byte [inflight]"], least_time)
         .contexts(Contexts::UPSTREAM)
         .arity(Arity::between(1, 2))
@@ -131,26 +131,26 @@ impl Default for Supported {
 }
 
 /// How a block shares requests out.
-pub(super) struct Chosen<'a> {
+pub(super) struct Chosen<'a, U: Upstreams> {
     pub(super) method: Method,
     /// What `hash` says.
-    pub(super) key: Option<Text>,
+    pub(super) key: Option<Text<U::Context>>,
     /// Whether a session may stay with its server: nginx forgets that where a line that names a method stands behind `sticky`.
     pub(super) keeps_sessions: bool,
     /// Every line that names a method, in the order of the configuration.
     lines: Vec<&'a Line>,
 }
 
-impl Chosen<'_> {
+impl<U: Upstreams> Chosen<'_, U> {
     /// What a line of `server` may say: the method counts that stands before it.
     pub(super) fn supported_at(&self, line: &Line) -> Supported {
         let before = |method: &&&Line| method.sequence() < line.sequence();
-        Chosen::supported_by(self.lines.iter().rfind(before))
+        Self::supported_by(self.lines.iter().rfind(before))
     }
 
     /// What a line may say that stands elsewhere: the last method counts.
     pub(super) fn supported(&self) -> Supported {
-        Chosen::supported_by(self.lines.last())
+        Self::supported_by(self.lines.last())
     }
 
     fn supported_by(method: Option<&&Line>) -> Supported {
@@ -164,7 +164,10 @@ impl Chosen<'_> {
 }
 
 /// Reads the lines of a block that name a method: the last one holds.
-pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<Chosen<'a>, Fault> {
+pub(super) fn read<'a, U: Upstreams>(
+    compiler: &Compiler<'_>,
+    block: ScopeRef<'a>,
+) -> Result<Chosen<'a, U>, Fault> {
     let specs = [
         &HASH.spec,
         &IP_HASH.spec,
@@ -178,8 +181,7 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
         .flat_map(|spec| block.own_lines(spec))
         .collect();
     lines.sort_by_key(|line| line.sequence());
-    let sticky = block.own_lines(&STICKY.spec);
-    let sticky = sticky.first().map(|line| line.sequence());
+    let sticky = U::sticky_line(block).map(Line::sequence);
     let is_behind = |line: &&Line| sticky.is_some_and(|sticky| sticky < line.sequence());
     for (place, line) in lines.iter().enumerate() {
         if place > 0 || is_behind(line) {
@@ -189,7 +191,7 @@ pub(super) fn read<'a>(compiler: &Compiler<'_>, block: ScopeRef<'a>) -> Result<C
     }
     let keeps_sessions = !lines.last().is_some_and(is_behind);
     let hash = block.own(&HASH)?;
-    let timed = block.own(&LEAST_TIME)?;
+    let timed = U::least_time(block)?;
     let two = block.own(&RANDOM)?;
     let method = match lines.last().map(|line| &*line.name.bytes) {
         Some(b"hash") => hash.as_ref().map_or(Method::Hash, |(_, method)| *method),

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use engine::select::either;
 use engine::{EngineKind, Runtime};
 use framework::service::Running;
-use http::log;
+use logs::{Errno, event};
 
 /// Starts a thread of this name, which does `work` until it is told to end; `purpose` is for the log.
 pub fn start<F: Future<Output = ()>>(
@@ -20,7 +20,7 @@ pub fn start<F: Future<Output = ()>>(
     let body = move || {
         let runtime = Runtime::new(EngineKind::Epoll, engine::Settings::default());
         let Ok(mut runtime) = runtime else {
-            return log::event!(Alert, "no event loop for {purpose}");
+            return event!(Alert, "no event loop for {purpose}");
         };
         runtime.block_on(async { either(work(), told.wait()).await });
     };
@@ -30,8 +30,8 @@ pub fn start<F: Future<Output = ()>>(
     {
         Ok(_) => Some(Box::new(AtWork(ending))),
         Err(error) => {
-            let error = log::Errno(&error);
-            log::event!(Alert, "no thread for {purpose} {error}");
+            let error = Errno(&error);
+            event!(Alert, "no thread for {purpose} {error}");
             None
         }
     }

@@ -1,9 +1,11 @@
 //! The groups of servers of one configuration.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::upstream::{Method, Peer, Roster};
+use ::upstream::{Method, Peer, Roster, Selection};
 use bytes::Bytes;
 use conf::Files;
 use engine::net::Address;
@@ -11,30 +13,37 @@ use framework::address;
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
-use http::request::Request;
-use http::text::Text;
+use variables::{Context as _, Text};
 
 use super::limit::Limits;
 use super::lookups::{Lookup, Lookups};
-use super::selection::Selection;
-use super::sticky::Sticky;
+use super::protocol::Upstreams;
 
 /// Peers, and what requests are placed among them by.
-#[derive(Debug)]
-pub struct Group {
+pub struct Group<U: Upstreams> {
     /// The peers.
     pub shared: Arc<::upstream::Group>,
     /// What `hash` says.
-    key: Option<Text>,
+    key: Option<Text<U::Context>>,
     /// What `sticky` says.
-    sticky: Option<Arc<Sticky>>,
+    sticky: Option<Arc<U::Sticky>>,
     /// What `zone` calls it; `None` where there is none.
     zone: Option<Bytes>,
 }
 
-impl Group {
+// By hand: whatever the context can or cannot do.
+impl<U: Upstreams> fmt::Debug for Group<U> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Group")
+            .field("shared", &self.shared)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<U: Upstreams> Group<U> {
     /// Peers that requests share without a key.
-    fn of(shared: Arc<::upstream::Group>) -> Arc<Group> {
+    pub fn of(shared: Arc<::upstream::Group>) -> Arc<Group<U>> {
         Arc::new(Group {
             shared,
             key: None,
@@ -44,7 +53,7 @@ impl Group {
     }
 
     /// Peers that are chosen by this key.
-    pub(super) fn by(shared: ::upstream::Group, key: Option<Text>) -> Group {
+    pub(super) fn by(shared: ::upstream::Group, key: Option<Text<U::Context>>) -> Group<U> {
         Group {
             shared: Arc::new(shared),
             key,
@@ -54,7 +63,7 @@ impl Group {
     }
 
     /// The same, whose sessions stay with their servers.
-    pub(super) fn with_sessions(self, sticky: Option<Sticky>) -> Group {
+    pub(super) fn with_sessions(self, sticky: Option<U::Sticky>) -> Group<U> {
         Group {
             sticky: sticky.map(Arc::new),
             ..self
@@ -62,7 +71,7 @@ impl Group {
     }
 
     /// The same, whose state has this name.
-    pub(super) fn in_zone(self, zone: Option<Bytes>) -> Group {
+    pub(super) fn in_zone(self, zone: Option<Bytes>) -> Group<U> {
         Group { zone, ..self }
     }
 
@@ -72,12 +81,15 @@ impl Group {
     }
 
     /// A group of one peer, which is asked whatever it did before.
-    pub fn of_one(name: Bytes, address: Address) -> Arc<Group> {
+    pub fn of_one(name: Bytes, address: Address) -> Arc<Group<U>> {
         Group::of(::upstream::Group::of_one(name, address))
     }
 
     /// A group of what a name was resolved to for one request, all alike. What its peers do is forgotten with it.
-    pub fn of_addresses(name: Bytes, addresses: impl IntoIterator<Item = Address>) -> Arc<Group> {
+    pub fn of_addresses(
+        name: Bytes,
+        addresses: impl IntoIterator<Item = Address>,
+    ) -> Arc<Group<U>> {
         Group::of(::upstream::Group::of_addresses(name, addresses))
     }
 
@@ -86,16 +98,19 @@ impl Group {
         &self.shared.name
     }
 
+    /// What `sticky` says, if it is written.
+    pub fn sticky(&self) -> Option<&Arc<U::Sticky>> {
+        self.sticky.as_ref()
+    }
+
     /// A request's way through it, of so many tries at most; 0 is as many as there are peers.
-    pub fn select(&self, request: &mut Request, tries_max: usize) -> Selection {
-        let peers = ::upstream::Selection::new(&self.shared, tries_max);
-        let peers = match (&self.key, self.shared.method()) {
-            (Some(key), _) => peers.by_text(key.evaluate(request)),
-            (None, Method::IpHash) => peers.by_client(ip_of(request.peer())),
+    pub fn select(&self, context: &mut U::Context, tries_max: usize) -> Selection {
+        let peers = Selection::new(&self.shared, tries_max);
+        match (&self.key, self.shared.method()) {
+            (Some(key), _) => peers.by_text(key.evaluate(context)),
+            (None, Method::IpHash) => peers.by_client(ip_of(context.peer())),
             _ => peers,
-        };
-        let sticking = self.sticky.as_ref().map(|sticky| sticky.begin(request));
-        Selection::new(peers, sticking)
+        }
     }
 }
 
@@ -107,51 +122,66 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 }
 
 /// The groups of one configuration: those of `upstream` blocks, and host names.
-#[derive(Debug, Default)]
-pub struct Groups {
-    entries: Vec<Entry>,
+pub struct Groups<U: Upstreams> {
+    entries: Vec<Entry<U>>,
     /// Groups with servers whose addresses are looked up again and again.
     pub(super) lookups: Vec<Lookup>,
 }
 
-impl Registry for Groups {}
+impl<U: Upstreams> Default for Groups<U> {
+    fn default() -> Groups<U> {
+        Groups {
+            entries: Vec::new(),
+            lookups: Vec::new(),
+        }
+    }
+}
+
+impl<U: Upstreams> Registry for Groups<U> {}
 
 /// Adds the groups of servers to the generation, and what looks up their names.
-pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
-    let mut groups = compiler.registries.take::<Groups>();
-    let lookups = std::mem::take(&mut groups.lookups);
-    if !lookups.is_empty() {
-        generation.services.push(Arc::new(Lookups(lookups)));
+pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
+    let mut groups = compiler.registries.take::<Groups<U>>();
+    let all = std::mem::take(&mut groups.lookups);
+    if !all.is_empty() {
+        let upstreams = PhantomData::<U>;
+        generation
+            .services
+            .push(Arc::new(Lookups { all, upstreams }));
     }
-    let blocks: Vec<Arc<Group>> = groups.blocks().map(Arc::clone).collect();
+    let blocks: Vec<Arc<Group<U>>> = groups.blocks().map(Arc::clone).collect();
     if !blocks.is_empty() {
         generation.services.push(Arc::new(Limits(blocks)));
     }
     generation.add(groups);
 }
 
-#[derive(Debug)]
-struct Entry {
+struct Entry<U: Upstreams> {
     /// `None` for an `upstream` block.
     port: Option<u16>,
-    group: Arc<Group>,
+    group: Arc<Group<U>>,
 }
 
-impl Groups {
+impl<U: Upstreams> Groups<U> {
     /// The group of an `upstream` block, its name in any case.
-    pub fn declared(&self, name: &[u8]) -> Option<&Arc<Group>> {
+    pub fn declared(&self, name: &[u8]) -> Option<&Arc<Group<U>>> {
         self.find(name, None)
     }
 
     /// The groups of all `upstream` blocks, in the order of the configuration.
-    pub fn blocks(&self) -> impl Iterator<Item = &Arc<Group>> {
+    pub fn blocks(&self) -> impl Iterator<Item = &Arc<Group<U>>> {
         let blocks = self.entries.iter().filter(|entry| entry.port.is_none());
         blocks.map(|entry| &entry.group)
     }
 
     /// The group for a host with or without a port, as a URL names it: a block without one, else
     /// a host that another URL names with the same port.
-    pub fn named(&self, name: &[u8], port: Option<u16>, default_port: u16) -> Option<&Arc<Group>> {
+    pub fn named(
+        &self,
+        name: &[u8],
+        port: Option<u16>,
+        default_port: u16,
+    ) -> Option<&Arc<Group<U>>> {
         let block = || self.declared(name).filter(|_| port.is_none());
         block().or_else(|| self.find(name, Some(port.unwrap_or(default_port))))
     }
@@ -163,7 +193,7 @@ impl Groups {
         written: &address::Written<'_>,
         files: &dyn Files,
         default_port: u16,
-    ) -> Option<Arc<Group>> {
+    ) -> Option<Arc<Group<U>>> {
         let port = written.port.unwrap_or(default_port);
         if let Some(known) = self.find(written.name, Some(port)) {
             return Some(Arc::clone(known));
@@ -176,7 +206,7 @@ impl Groups {
         Some(self.add(Some(port), Group::by(group, None)))
     }
 
-    fn find(&self, name: &[u8], port: Option<u16>) -> Option<&Arc<Group>> {
+    fn find(&self, name: &[u8], port: Option<u16>) -> Option<&Arc<Group<U>>> {
         let found = self
             .entries
             .iter()
@@ -185,7 +215,7 @@ impl Groups {
     }
 
     /// Adds one: a block's where there is no port.
-    pub(super) fn add(&mut self, port: Option<u16>, group: Group) -> Arc<Group> {
+    pub(super) fn add(&mut self, port: Option<u16>, group: Group<U>) -> Arc<Group<U>> {
         let group = Arc::new(group);
         self.entries.push(Entry {
             port,
@@ -198,10 +228,11 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::OfSessions;
 
     #[test]
     fn a_group_is_found_by_name_and_port() {
-        let mut groups = Groups::default();
+        let mut groups = Groups::<OfSessions>::default();
         let group = |name: &'static str| {
             let address = Address::Unix("/a".into());
             let shared = ::upstream::Group::of_one(name.into(), address);
@@ -214,7 +245,9 @@ mod tests {
         };
         let block = groups.add(None, group("Backend"));
         let host = groups.add(Some(8080), group("localhost"));
-        let is = |found: Option<&Arc<Group>>, group| found.is_some_and(|it| Arc::ptr_eq(it, group));
+        let is = |found: Option<&Arc<Group<OfSessions>>>, group| {
+            found.is_some_and(|it| Arc::ptr_eq(it, group))
+        };
         assert!(is(groups.declared(b"backend"), &block));
         assert!(is(groups.named(b"BACKEND", None, 80), &block));
         assert!(groups.named(b"backend", Some(80), 80).is_none());
