@@ -87,25 +87,29 @@ const ELSEWHERE: &[(&str, &str)] = &[
          zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
     ),
     (
-        "tests/cache.rs",
+        "tests/cache/main.rs",
         "proxy_cache proxy_cache_bypass proxy_cache_convert_head proxy_cache_key proxy_cache_max_range_offset
          proxy_cache_methods proxy_cache_min_uses proxy_cache_path proxy_cache_use_stale proxy_cache_valid
          proxy_no_cache",
     ),
     (
-        "tests/cache.rs",
+        "tests/cache/main.rs",
         "fastcgi_cache fastcgi_cache_bypass fastcgi_cache_key fastcgi_cache_max_range_offset fastcgi_cache_methods
          fastcgi_cache_min_uses fastcgi_cache_path fastcgi_cache_use_stale fastcgi_cache_valid fastcgi_no_cache",
     ),
     (
-        "tests/cache.rs",
+        "tests/cache/main.rs",
         "uwsgi_cache uwsgi_cache_bypass uwsgi_cache_key uwsgi_cache_max_range_offset uwsgi_cache_methods
          uwsgi_cache_min_uses uwsgi_cache_path uwsgi_cache_use_stale uwsgi_cache_valid uwsgi_no_cache",
     ),
     (
-        "tests/cache.rs",
+        "tests/cache/main.rs",
         "scgi_cache scgi_cache_bypass scgi_cache_key scgi_cache_max_range_offset scgi_cache_methods
          scgi_cache_min_uses scgi_cache_path scgi_cache_use_stale scgi_cache_valid scgi_no_cache",
+    ),
+    (
+        "tests/cache/revalidation.rs",
+        "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),
     ("tests/balancing.rs", "eject_outliers p2c retry_budget"),
     ("tests/conf/includes.conftest", "load_module"),

@@ -12,7 +12,7 @@ use http::variables::Compiling as _;
 use proto::cgi::{Name, Variables};
 use proto::header::Known;
 
-use crate::passing::cache::Lookup;
+use crate::passing::cache::{Lookup, Validators};
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
@@ -152,6 +152,12 @@ impl Params {
             }
         }
         engine::keep_bytes(tried);
+        let validators = lookup.map(|lookup| &lookup.validators);
+        for (name, value) in validators.into_iter().flat_map(Validators::conditions) {
+            if !self.replace(name) {
+                writer.push_field(name, std::iter::once(value));
+            }
+        }
         if !pass_request_headers {
             return;
         }

@@ -12,7 +12,7 @@ use http::request::Request;
 use http::response::Field;
 
 use super::answer::AnswerHead;
-use super::cache::CacheStatus;
+use super::cache::{CacheStatus, Validators};
 
 /// One try at one peer, for `$upstream_*`.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +96,8 @@ pub(crate) struct History {
     pub began: Began,
     /// What has come of asking the cache, where one is on.
     pub cache_status: Option<CacheStatus>,
+    /// By what the upstream is asked whether what the cache has is still right.
+    pub validators: Validators,
 }
 
 /// When a try began, if it has.

@@ -388,7 +388,7 @@ async fn ask_peers<P: Protocol>(
             .await;
     };
     if lookup.is_some() {
-        let instead = Instead::Status(head.status());
+        let instead = Instead::Answer(head);
         let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
         if let Some(step) = replaced {
             protocol.leave(peer, answer, &sent.outgoing);
@@ -426,7 +426,7 @@ async fn replace<P: Protocol>(
     request: &mut Request,
     protocol: &P,
     lookup: Option<&mut Lookup>,
-    instead: Instead,
+    instead: Instead<'_>,
 ) -> Option<Step> {
     let (lookup, passing) = (lookup?, protocol.cached()?);
     lookup

@@ -239,6 +239,22 @@ impl Causes {
     /// Of a cache alone, which then gives what it has.
     pub(crate) const UPDATING: Causes = Causes(1 << 13);
 
+    /// All ways in which no upstream answers.
+    pub(super) const FAILURES: Causes = Causes::ERROR
+        .with(Causes::TIMEOUT)
+        .with(Causes::INVALID_HEADER)
+        .with(Causes::NO_LIVE);
+
+    /// As a number of 14 bits.
+    pub(super) fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Those that [`Causes::bits`] has given.
+    pub(super) fn from_bits(bits: u16) -> Causes {
+        Causes(bits)
+    }
+
     /// The cause that an answer with this status may be.
     pub(crate) fn of_status(status: u16) -> Option<Causes> {
         Some(match status {
@@ -258,7 +274,7 @@ impl Causes {
         matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
     }
 
-    pub(crate) fn with(self, other: Causes) -> Causes {
+    pub(crate) const fn with(self, other: Causes) -> Causes {
         Causes(self.0 | other.0)
     }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Request;
 use http::variables::core::{find_set_cookie, pairs};
 use http::variables::{Evaluate, Found};
@@ -12,7 +13,7 @@ use variables::write::{decimal, joined, seconds};
 
 use super::answer::AnswerHead;
 use super::attempts::{Attempt, Attempts};
-use super::cache::CacheStatus;
+use super::cache::{CacheStatus, Validators};
 
 /// The variable of a name in lower case, without `$`.
 pub fn find(name: &str) -> Option<Found> {
@@ -20,7 +21,8 @@ pub fn find(name: &str) -> Option<Found> {
         "upstream_addr" => address,
         "upstream_bytes_received" => bytes_received,
         "upstream_bytes_sent" => bytes_sent,
-        "upstream_cache_etag" | "upstream_cache_last_modified" => of_no_revalidation,
+        "upstream_cache_etag" => cache_etag,
+        "upstream_cache_last_modified" => cache_last_modified,
         "upstream_cache_status" => cache_status,
         "upstream_connect_time" => connect_time,
         "upstream_header_time" => header_time,
@@ -37,10 +39,28 @@ pub fn find(name: &str) -> Option<Found> {
     Some(Found::computed(evaluate))
 }
 
-/// What a request asks for by that is to be revalidated: nothing, as nothing is revalidated yet.
-/// nginx has no value for it either where `*_cache_revalidate` is off.
-fn of_no_revalidation(_: &mut Request, _: &mut Vec<u8>) -> bool {
-    false
+/// `$upstream_cache_etag`, while what is fresh no more is asked for.
+fn cache_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    validator(request, Validators::etag, out)
+}
+
+/// `$upstream_cache_last_modified`, likewise.
+fn cache_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    validator(request, Validators::last_modified, out)
+}
+
+fn validator(
+    request: &Request,
+    which: fn(&Validators) -> Option<&Bytes>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(seen) = Attempts::of(request).map(Attempts::borrow) else {
+        return false;
+    };
+    let is_asked = seen.cache_status == Some(CacheStatus::Expired);
+    let value = which(&seen.validators).filter(|_| is_asked);
+    out.extend_from_slice(value.map_or(&[], |value| &value[..]));
+    value.is_some()
 }
 
 fn address(request: &mut Request, out: &mut Vec<u8>) -> bool {

@@ -106,6 +106,9 @@ pub(super) fn write(
         Some(body) => write_length(&settings, body.len() as u64, &mut head),
         None => write_framing(request, &settings, buffered, &mut head),
     }
+    for (name, value) in conditions(&settings, lookup) {
+        write_field(name, value, &mut head);
+    }
     if settings.passing.pass_request_headers {
         for (known, name, value) in request.client.known_headers() {
             let is_held_back = lookup.is_some_and(|lookup| lookup.holds_back(known));
@@ -121,6 +124,16 @@ pub(super) fn write(
         uri,
         upgrade,
     })
+}
+
+/// The fields by which what the cache has is asked for again, but for those that a line sets.
+fn conditions<'a>(
+    settings: &Settings,
+    lookup: Option<&'a Lookup>,
+) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
+    let validators = lookup.into_iter();
+    let all = validators.flat_map(|lookup| lookup.validators.conditions());
+    all.filter(|(name, _)| !sets(settings, &name.to_ascii_lowercase()))
 }
 
 /// What an answer is found by again where no line says it: the URL that is asked for. A socket in
@@ -231,6 +244,9 @@ pub(super) fn write_http2(
         && !sets(&settings, b"content-length")
     {
         head.put_length(length);
+    }
+    for (name, value) in conditions(&settings, lookup) {
+        head.put(name, value);
     }
     if settings.passing.pass_request_headers {
         head.put_client_but(request, &settings.replaced, |known| {

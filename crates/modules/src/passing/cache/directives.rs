@@ -30,6 +30,7 @@ pub(crate) struct Family {
     pub(crate) no_cache: Setting<Vec<Template>>,
     pub(crate) cache_max_range_offset: Setting<u64>,
     pub(crate) cache_use_stale: Setting<Causes>,
+    pub(crate) cache_revalidate: Setting<bool>,
     /// Of `proxy_` alone.
     pub(crate) cache_convert_head: Setting<bool>,
 }
@@ -101,6 +102,10 @@ impl Family {
                 .inherit(Inherit::Value)
                 .default("off")
                 .manual("When an answer is given that is fresh no more: instead of a failure, of an answer with one of these statuses, or with `updating` while another request fetches it. `non_idempotent` is taken, as by nginx, and says nothing here."),
+            cache_revalidate: Setting::family(prefix, "cache_revalidate", &["on | off"], parse::flag)
+                .contexts(HSL)
+                .default("off")
+                .manual("Asks the upstream for what is fresh no more with If-Modified-Since and If-None-Match, by what the answer in the cache has as Last-Modified and ETag; with 304 that one is fresh again, and given. A client's own conditions do not reach the upstream."),
             cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("on")
@@ -109,7 +114,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 9] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 10] {
         [
             &self.cache,
             &self.cache_key,
@@ -120,6 +125,7 @@ impl Family {
             &self.no_cache,
             &self.cache_max_range_offset,
             &self.cache_use_stale,
+            &self.cache_revalidate,
         ]
     }
 
@@ -148,6 +154,7 @@ impl Family {
         if use_stale.contains(Causes::ERROR) {
             use_stale = use_stale.with(Causes::NO_LIVE);
         }
+        let revalidates = scope.get(&self.cache_revalidate)?;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let Some(word) = self.word(scope, store)? else {
             return Ok(None);
@@ -172,6 +179,7 @@ impl Family {
             no_cache,
             max_range_offset,
             use_stale,
+            revalidates,
             converts_head,
             is_of_applications: self.prefix != "proxy_",
         }))

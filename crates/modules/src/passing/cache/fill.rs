@@ -120,7 +120,7 @@ impl Lookup {
     }
 }
 
-fn times(freshness: &Freshness, until: i64) -> Times {
+pub(super) fn times(freshness: &Freshness, until: i64) -> Times {
     Times {
         valid_until: until.saturating_mul(1000),
         received: i64::try_from(engine::wall().as_millis()).unwrap_or(i64::MAX),

@@ -56,6 +56,11 @@ impl Freshness {
         !self.is_private && !self.no_cache && !self.is_expired
     }
 
+    /// Whether `Cache-Control` forbids it.
+    pub(super) fn forbids(&self) -> bool {
+        self.no_cache
+    }
+
     /// Seconds from now on, or behind an `@` seconds since 1970.
     fn take_accel_expires(&mut self, value: &[u8], now: i64) {
         self.has_accel_expires = true;

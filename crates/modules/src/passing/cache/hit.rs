@@ -104,7 +104,7 @@ async fn checked(request: &Request, store: &Arc<DiskStore>, mut opened: Opened) 
 }
 
 /// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
-fn parse(stored: &Head) -> Option<AnswerHead> {
+pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
     let text = &stored.text;
     let mut head = ReadHead::default();
     let is_cgi = stored.origin == Origin::Nginx && !text.starts_with(b"HTTP/");

@@ -11,12 +11,14 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! Not here yet: locks, background updates, revalidation, purging.
+//! `revalidation` asks whether what is fresh no more is still right. Not here yet: locks, background
+//! updates, purging.
 
 mod directives;
 mod fill;
 mod freshness;
 mod hit;
+mod revalidation;
 mod vary;
 mod zone;
 
@@ -36,6 +38,7 @@ use store::disk::{
 };
 
 pub(crate) use directives::{Family, Methods, Valid};
+pub(crate) use revalidation::Validators;
 pub use zone::{add, prepare};
 
 use super::answer::AnswerHead;
@@ -63,6 +66,8 @@ pub(crate) struct Cache {
     max_range_offset: Option<u64>,
     /// When an answer is given that is fresh no more.
     use_stale: Causes,
+    /// The upstream is asked whether what is fresh no more is still what it has.
+    revalidates: bool,
     /// HEAD is asked for as GET.
     converts_head: bool,
     /// Upstreams are applications.
@@ -84,6 +89,7 @@ pub(crate) enum CacheStatus {
     Expired,
     Stale,
     Updating,
+    Revalidated,
     Hit,
 }
 
@@ -96,6 +102,7 @@ impl CacheStatus {
             CacheStatus::Expired => "EXPIRED",
             CacheStatus::Stale => "STALE",
             CacheStatus::Updating => "UPDATING",
+            CacheStatus::Revalidated => "REVALIDATED",
             CacheStatus::Hit => "HIT",
         }
     }
@@ -116,10 +123,12 @@ pub(crate) struct Lookup {
     is_of_application: bool,
     /// What is fresh no more.
     stale: Option<Opened>,
+    /// By what the upstream knows that again.
+    pub(crate) validators: Validators,
     /// When it may be given all the same.
     use_stale: Causes,
-    /// Its own head lets it be given instead of a failure.
-    may_replace_failure: bool,
+    /// What the id of the entry carries.
+    marker: Option<Marker>,
     /// The right to fetch it, which no other request has meanwhile.
     filler: Option<Box<Filler>>,
     /// The head of the answer, and what it says of storing it.
@@ -130,6 +139,15 @@ impl Lookup {
     /// What `$upstream_cache_status` says of a request that asks the upstream.
     pub(crate) fn note_status(&self, request: &mut Request) {
         note_status(request, self.status);
+        if !self.validators.is_empty() {
+            let seen = Attempts::enter(request);
+            seen.borrow_mut().validators = self.validators.clone();
+        }
+    }
+
+    /// The id under which the answer to this request lies.
+    fn entry(&self) -> EntryId {
+        self.variant.unwrap_or(self.main)
     }
 
     /// Whether the body that an application gives in answer to HEAD is read, to be stored.
@@ -289,8 +307,9 @@ pub(crate) async fn look_up(
         is_head_converted: cache.converts_head && request.method == Method::Head,
         is_of_application: cache.is_of_applications,
         stale: None,
+        validators: Validators::default(),
         use_stale: cache.use_stale,
-        may_replace_failure: false,
+        marker: None,
         filler: None,
         answer: None,
     });
@@ -319,8 +338,8 @@ impl Lookup {
         rewriting: &dyn Rewrite,
     ) -> Option<Step> {
         let known = self.store.lookup(&self.main, now());
-        if let Some(status) = known.marker {
-            // An error that was stored without a body.
+        self.marker = known.marker.map(Marker::of);
+        if let Some(Marker::Error(status)) = self.marker {
             note_status(request, CacheStatus::Hit);
             return Some(finish(request, status));
         }
@@ -360,7 +379,15 @@ impl Lookup {
         self.status = CacheStatus::Expired;
         let times = &opened.head.times;
         let late = wall().saturating_sub(times.valid_until / 1000);
-        self.may_replace_failure = late <= i64::from(times.error);
+        if late <= i64::from(times.error) {
+            self.use_stale = self.use_stale.with(Causes::FAILURES);
+        }
+        if let Some(Marker::Failing(cause)) = self.marker
+            && self.use_stale.contains(cause)
+        {
+            let status = CacheStatus::Stale;
+            return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
+        }
         let may_update =
             late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
         match self.store.claim(&self.variant.unwrap_or(self.main)) {
@@ -370,6 +397,9 @@ impl Lookup {
                 return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
             }
             Claim::Taken(_) => {}
+        }
+        if cache.revalidates {
+            self.validators = Validators::of(&opened.head);
         }
         self.stale = Some(opened);
         None
@@ -381,16 +411,19 @@ impl Lookup {
         request: &mut Request,
         passing: &Passing,
         rewriting: &dyn Rewrite,
-        instead: Instead,
+        instead: Instead<'_>,
     ) -> Option<Step> {
-        let may = match instead {
-            Instead::Failure(cause) => self.may_replace_failure || self.use_stale.contains(cause),
-            Instead::Status(status) => {
-                let cause = Causes::of_status(status);
-                cause.is_some_and(|cause| self.use_stale.contains(cause))
+        let cause = match instead {
+            Instead::Failure(cause) => cause,
+            Instead::Answer(head) if self.is_confirmed_by(head) => {
+                let served = self.serve_confirmed(request, passing, rewriting, head);
+                return served.await;
             }
+            Instead::Answer(head) => Causes::of_status(head.status())?,
         };
+        let may = self.use_stale.contains(cause);
         let opened = self.stale.take_if(|_| may)?;
+        self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
         // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Stale;
@@ -434,6 +467,7 @@ impl Lookup {
         }
         self.variant = Some(variant);
         let known = self.store.lookup(&variant, now());
+        self.marker = known.marker.map(Marker::of);
         if known.presence == Presence::Absent {
             return None;
         }
@@ -515,19 +549,57 @@ impl Lookup {
         let cache = passing.cache.as_ref();
         let seconds = said.or_else(|| cache.and_then(|cache| cache.valid(status)));
         if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
-            let until = now().saturating_add(seconds.saturating_mul(1000));
-            self.store.mark(&self.main, status, until, now());
+            let milliseconds = seconds.saturating_mul(1000);
+            self.mark_as(&self.main, Marker::Error(status), milliseconds);
         }
+    }
+
+    /// Has an id carry a marker for so many milliseconds.
+    fn mark_as(&self, id: &EntryId, marker: Marker, milliseconds: u64) {
+        let until = now().saturating_add(milliseconds);
+        self.store.mark(id, marker.number(), until, now());
     }
 }
 
 /// In the place of what something else is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Instead {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Instead<'a> {
     /// No upstream has answered, for this reason.
     Failure(Causes),
-    /// One has answered with this status.
-    Status(u16),
+    /// One has answered with this head.
+    Answer(&'a AnswerHead),
+}
+
+/// How long an upstream that has failed is not asked again for what stands in for its answer, in
+/// milliseconds.
+const FAILING: u64 = 1000;
+
+/// What an id carries for a while ([`DiskStore::mark`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marker {
+    /// An error that is stored without a body.
+    Error(u16),
+    /// The upstream has failed so, and the entry has stood in for its answer.
+    Failing(Causes),
+}
+
+impl Marker {
+    const FAILING: u16 = 1 << 15;
+
+    fn of(number: u16) -> Marker {
+        if number & Marker::FAILING == 0 {
+            Marker::Error(number)
+        } else {
+            Marker::Failing(Causes::from_bits(number & !Marker::FAILING))
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Marker::Error(status) => status,
+            Marker::Failing(cause) => Marker::FAILING | cause.bits(),
+        }
+    }
 }
 
 /// Whether an entry is fresh no more.

@@ -7,8 +7,9 @@
     dead_code,
     reason = "shared with the tests of applications, which use more of it"
 )]
-#[path = "application_protocols/application.rs"]
+#[path = "../application_protocols/application.rs"]
 mod application;
+mod revalidation;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,0 +1,138 @@
+//! `*_cache_revalidate`: the upstream is asked whether what is fresh no more is still what it has,
+//! and with 304 the entry is fresh again.
+//!
+//! The answer of an upstream that fails is not asked for again at once where the entry stands in
+//! for it: see [`FAILING`].
+
+use bytes::Bytes;
+use http::log;
+use http::request::{Request, Step};
+use proto::date;
+use proto::header::Known;
+use store::disk::{Head, Miss, Opened, Origin, Times};
+
+use super::freshness::Freshness;
+use super::{CacheStatus, Lookup, fill, hit, now, wall};
+use crate::passing::answer::AnswerHead;
+use crate::passing::rewriting::Rewrite;
+use crate::passing::settings::Passing;
+
+/// By what the upstream knows a stored answer again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Validators {
+    last_modified: Option<Bytes>,
+    etag: Option<Bytes>,
+}
+
+impl Validators {
+    /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
+    /// so that it would be asked for again and again.
+    pub(super) fn of(stored: &Head) -> Validators {
+        let head = hit::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
+        let Some(head) = head.filter(|_| stored.origin == Origin::Own) else {
+            return Validators::default();
+        };
+        let value = |known| {
+            let field = head.find(known)?;
+            let value = field.value(&head.bytes);
+            (!value.is_empty()).then(|| head.bytes.slice_ref(value))
+        };
+        // As nginx has it, which keeps a time and not its text.
+        let last_modified = value(Known::LastModified).and_then(|value| date::parse_http(&value));
+        Validators {
+            last_modified: last_modified.map(http_date),
+            etag: value(Known::ETag),
+        }
+    }
+
+    /// `$upstream_cache_last_modified`.
+    pub(crate) fn last_modified(&self) -> Option<&Bytes> {
+        self.last_modified.as_ref()
+    }
+
+    /// `$upstream_cache_etag`.
+    pub(crate) fn etag(&self) -> Option<&Bytes> {
+        self.etag.as_ref()
+    }
+
+    /// The fields of the request that ask for the answer if it has changed.
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = (&'static [u8], &[u8])> {
+        let since = self.last_modified.iter();
+        let since = since.map(|time| (&b"If-Modified-Since"[..], &time[..]));
+        let other = self.etag.iter();
+        since.chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.last_modified.is_none() && self.etag.is_none()
+    }
+}
+
+fn http_date(time: i64) -> Bytes {
+    let mut text = [0; date::HTTP_LENGTH];
+    date::format_http(time, &mut text);
+    Bytes::copy_from_slice(&text)
+}
+
+impl Lookup {
+    /// Whether the upstream says with this head that the entry is what it still has.
+    pub(super) fn is_confirmed_by(&self, head: &AnswerHead) -> bool {
+        head.status() == 304 && !self.validators.is_empty()
+    }
+
+    /// Answers with the entry, which is fresh again as long as one of the two heads says, or the
+    /// lines of the scope.
+    pub(super) async fn serve_confirmed(
+        &mut self,
+        request: &mut Request,
+        passing: &Passing,
+        rewriting: &dyn Rewrite,
+        head: &AnswerHead,
+    ) -> Option<Step> {
+        let opened = self.stale.take()?;
+        if let Some(times) = renewed(passing, head, &opened) {
+            self.refresh(request, times).await;
+        }
+        self.filler = None;
+        let status = CacheStatus::Revalidated;
+        hit::serve(request, passing, rewriting, &self.store, opened, status).await
+    }
+
+    async fn refresh(&self, request: &Request, times: Times) {
+        let (store, key) = (self.store.clone(), self.key.clone());
+        let id = self.entry();
+        let refreshed = engine::blocking(move || store.refresh(&id, &key, &times, now())).await;
+        match refreshed {
+            // One that has gone meanwhile is fetched when it is asked for next.
+            Ok(()) | Err(Miss::Gone) => {}
+            Err(miss) => {
+                log::error!(request, Crit, "cache entry \"{id}\" not refreshed: {miss}");
+            }
+        }
+    }
+}
+
+/// Until when an entry is good whose upstream has said 304 with this head. Nothing where that head
+/// forbids to store it.
+fn renewed(passing: &Passing, head: &AnswerHead, opened: &Opened) -> Option<Times> {
+    let now = wall();
+    let said = |head: &AnswerHead| {
+        let fields = head.counting();
+        let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
+        Freshness::of(fields, &passing.ignored, now)
+    };
+    let mut freshness = said(head);
+    if freshness.forbids() {
+        return None;
+    }
+    let stored = hit::parse(&opened.head)?;
+    if freshness.valid_until.is_none() {
+        freshness = said(&stored);
+    }
+    let valid = || {
+        let seconds = passing.cache.as_ref()?.valid(stored.status())?;
+        Some(now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
+    };
+    let until = freshness.valid_until.or_else(valid)?;
+    Some(fill::times(&freshness, until))
+}

@@ -1,0 +1,213 @@
+//! `*_cache_revalidate`, and what is done about upstreams that fail while an entry stands in for them.
+
+use super::*;
+
+const MODIFIED: &str = "Thu, 01 Jan 2015 00:00:00 GMT";
+
+/// An answer that is fresh for a second, or 304 to who has it, with these fields.
+fn changed_since(head: &str, confirmed: &str, body: &[u8]) -> Vec<u8> {
+    if head.contains("\r\nIf-None-Match: \"x\"\r\n") {
+        return format!("HTTP/1.1 304 Not Modified\r\n{confirmed}\r\n").into_bytes();
+    }
+    let fields =
+        format!("Cache-Control: max-age=1\r\nETag: \"x\"\r\nLast-Modified: {MODIFIED}\r\n");
+    ok(&fields, body)
+}
+
+#[test]
+fn what_has_not_changed_is_fresh_again() {
+    let body = pattern(100_000);
+    let answered = body.clone();
+    each_engine(
+        "proxy_cache one;
+         location / { proxy_pass http://UP; proxy_cache_revalidate on; }
+         location /off { proxy_pass http://UP; proxy_cache_revalidate off; }
+         location /written { proxy_pass http://UP; proxy_cache_revalidate on;
+             proxy_set_header If-None-Match \"y\"; }",
+        move |head, _| changed_since(head, "Cache-Control: max-age=100\r\n", &answered),
+        |server, upstream| {
+            let is_asked = |field: &str| upstream.last().contains(field);
+            let since = format!("\r\nIf-Modified-Since: {MODIFIED}\r\n");
+            for (path, status, conditions) in [
+                ("/", "REVALIDATED", (true, true)),
+                ("/off", "EXPIRED", (false, false)),
+                ("/written", "EXPIRED", (false, true)),
+            ] {
+                assert_eq!(get(server, path).cache(), "MISS", "{path}");
+                let answer = until_over(server.port, path);
+                assert_eq!((answer.status(), answer.cache()), ("200", status), "{path}");
+                assert_eq!(checksum(&answer.body), checksum(&body), "{path}");
+                let asked = (is_asked("\r\nIf-None-Match: \"x\"\r\n"), is_asked(&since));
+                assert_eq!(asked, conditions, "{path}");
+                let answer = get(server, path);
+                assert_eq!(answer.cache(), "HIT", "{path}");
+                assert_eq!(checksum(&answer.body), checksum(&body), "{path}");
+            }
+            // The head of the 304 has said how long: longer than that of the answer.
+            let before = upstream.requests();
+            thread::sleep(Duration::from_millis(2100));
+            assert_eq!(get(server, "/").cache(), "HIT");
+            assert_eq!(upstream.requests(), before);
+            let client = get_with(server, "/", "If-None-Match: \"x\"\r\n");
+            assert_eq!((client.status(), client.cache()), ("304", "HIT"));
+        },
+    );
+}
+
+/// Without a word in the 304 the answer's own head holds again, and else the lines.
+#[test]
+fn a_bare_304_lets_the_answer_say_how_long() {
+    each_engine(
+        "proxy_cache one; proxy_cache_revalidate on;
+         location / { proxy_pass http://UP; proxy_cache_valid 1; }",
+        |head, _| {
+            let path = head.split(' ').nth(1).unwrap();
+            if head.contains("\r\nIf-Modified-Since: ") {
+                let fields = match path {
+                    "/forbidden" => "Cache-Control: no-store\r\n",
+                    _ => "",
+                };
+                return format!("HTTP/1.1 304 Z\r\n{fields}\r\n").into_bytes();
+            }
+            let said = match path {
+                "/said" => "Cache-Control: max-age=1\r\n",
+                _ => "",
+            };
+            ok(&format!("{said}Last-Modified: {MODIFIED}\r\n"), b"body")
+        },
+        |server, _| {
+            for path in ["/said", "/lines", "/forbidden"] {
+                assert_eq!(get(server, path).cache(), "MISS", "{path}");
+                let answer = until_over(server.port, path);
+                assert_eq!((answer.status(), answer.cache()), ("200", "REVALIDATED"));
+                assert_eq!(answer.body, b"body");
+                // nginx refreshes what the upstream says is not to be stored.
+                let is_forbidden = path == "/forbidden" && !is_nginx();
+                let expected = if is_forbidden { "REVALIDATED" } else { "HIT" };
+                assert_eq!(get(server, path).cache(), expected, "{path}");
+            }
+        },
+    );
+}
+
+/// A 304 that was not asked for is the client's, and what has changed is fetched.
+#[test]
+fn what_has_changed_replaces_what_was_kept() {
+    each_engine(
+        "proxy_cache one; proxy_cache_revalidate on; proxy_cache_key $uri;
+         location / { proxy_pass http://UP; add_header X-Cache $upstream_cache_status always;
+             add_header X-Etag $upstream_cache_etag always;
+             add_header X-Modified $upstream_cache_last_modified always; }",
+        |head, number| {
+            if head.starts_with("GET /none") && number > 0 {
+                return b"HTTP/1.1 304 Z\r\n\r\n".to_vec();
+            }
+            let validators = match head.starts_with("GET /none") {
+                true => String::new(),
+                false => format!("ETag: \"v{number}\"\r\nLast-Modified: {MODIFIED}\r\n"),
+            };
+            let body = pattern(1000 + number);
+            ok(&format!("Cache-Control: max-age=1\r\n{validators}"), &body)
+        },
+        |server, upstream| {
+            assert_eq!(get(server, "/none").cache(), "MISS");
+            let answer = until_over(server.port, "/none");
+            let expected = if is_nginx() {
+                ("200", "REVALIDATED")
+            } else {
+                ("304", "EXPIRED")
+            };
+            assert_eq!((answer.status(), answer.cache()), expected);
+            let number = upstream.requests();
+            let first = get(server, "/a");
+            assert_eq!((first.cache(), first.field("X-Etag")), ("MISS", None));
+            let second = until_over(server.port, "/a");
+            let etag = format!("\"v{number}\"");
+            assert_eq!(second.cache(), "EXPIRED");
+            assert_eq!(second.field("X-Etag"), Some(etag.as_str()));
+            assert_eq!(second.field("X-Modified"), Some(MODIFIED));
+            assert_eq!(checksum(&second.body), checksum(&pattern(1001 + number)));
+            assert_eq!(get(server, "/a").body, second.body);
+        },
+    );
+}
+
+#[test]
+fn applications_say_what_has_not_changed() {
+    const LINES: &str = "add_header X-Cache $upstream_cache_status always;
+        fastcgi_cache one; fastcgi_cache_key $uri; fastcgi_param URI $uri;
+        fastcgi_param REQUEST_METHOD $request_method;
+        location / { fastcgi_pass APP; fastcgi_cache_revalidate on; }
+        location /off { fastcgi_pass APP; fastcgi_cache_revalidate off; }
+        [http]
+        fastcgi_cache_path cache keys_zone=one:1m;";
+    for engine in engines::lines() {
+        for protocol in Protocol::ALL {
+            let application = Application::start(protocol, |seen| {
+                let is_asked = |name: &str, value: &str| {
+                    seen.params.contains(&(name.to_owned(), value.to_owned()))
+                };
+                if is_asked("HTTP_IF_NONE_MATCH", "\"x\"")
+                    && is_asked("HTTP_IF_MODIFIED_SINCE", MODIFIED)
+                {
+                    return seen.answer("Status: 304 Not Modified\r\nX-Accel-Expires: 100", b"");
+                }
+                let fields = format!(
+                    "Status: 200 OK\r\nX-Accel-Expires: 1\r\nETag: \"x\"\r\n\
+                     Last-Modified: {MODIFIED}"
+                );
+                seen.answer(&fields, &pattern(20_000))
+            });
+            let name = protocol.prefix();
+            let lines = LINES.replace("fastcgi_", name);
+            let server = Server::start(engine, &lines.replace("APP", &application.address()));
+            for (path, expected) in [("/", "REVALIDATED"), ("/off", "EXPIRED")] {
+                assert_eq!(get(&server, path).cache(), "MISS", "{name} {path}");
+                let answer = until_over(server.port, path);
+                assert_eq!(answer.cache(), expected, "{name} {path}");
+                assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
+            }
+            let answer = get(&server, "/");
+            assert_eq!(answer.cache(), "HIT", "{name}");
+            assert_eq!(checksum(&answer.body), checksum(&pattern(20_000)), "{name}");
+        }
+    }
+}
+
+/// While an entry stands in for an upstream that fails, that is asked once a second and not each
+/// time, as nginx does.
+#[test]
+fn an_upstream_that_fails_is_left_alone_for_a_moment() {
+    const ASKED: usize = 50;
+    each_engine(
+        "proxy_cache one; proxy_cache_revalidate on;
+         location / { proxy_pass http://UP; proxy_cache_use_stale http_500 error; }
+         location /vary { proxy_pass http://UP; proxy_cache_use_stale http_500; }",
+        |head, _| {
+            if !head.contains("\r\nIf-None-Match: ") {
+                let vary = match head.starts_with("GET /vary") {
+                    true => "Vary: X-Other\r\n",
+                    false => "",
+                };
+                let fields = format!("{vary}Cache-Control: max-age=1\r\nETag: \"x\"\r\n");
+                return ok(&fields, b"body");
+            }
+            b"HTTP/1.1 500 Z\r\nContent-Length: 0\r\n\r\n".to_vec()
+        },
+        |server, upstream| {
+            for path in ["/", "/vary"] {
+                assert_eq!(get(server, path).cache(), "MISS");
+                let answer = until_over(server.port, path);
+                assert_eq!((answer.cache(), &answer.body[..]), ("STALE", &b"body"[..]));
+                let before = upstream.requests();
+                for _ in 0..ASKED {
+                    let answer = get(server, path);
+                    assert_eq!((answer.cache(), &answer.body[..]), ("STALE", &b"body"[..]));
+                }
+                let asked = upstream.requests() - before;
+                assert!(asked == ASKED || !is_nginx());
+                assert!(asked < ASKED || is_nginx(), "{asked}");
+            }
+        },
+    );
+}
