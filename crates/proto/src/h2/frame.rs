@@ -192,8 +192,12 @@ pub fn put_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     out.extend_from_slice(&code.number().to_be_bytes());
 }
 
+/// Room that is made behind a header block at once: most often a small body and its end leave with it.
+const BEHIND_BLOCK: usize = 128;
+
 /// Appends a complete header block of one stream, in as many frames as the other end's largest size asks for.
 pub fn put_header_block(out: &mut Vec<u8>, stream: u32, block: &[u8], ends: bool, size_max: usize) {
+    out.reserve(HEAD_LENGTH + block.len() + BEHIND_BLOCK);
     let end_stream = if ends { flags::END_STREAM } else { 0 };
     let mut kind = Kind::Headers;
     let mut rest = block;
