@@ -44,7 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "transport",
         &["variables", "logs", "framework", "proto", "conf", "engine"],
     ),
-    ("upstream", &["transport", "framework", "engine"]),
+    ("upstream", &["transport", "logs", "framework", "engine"]),
     (
         "rules",
         &[

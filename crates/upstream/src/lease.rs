@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use engine::net::Address;
 
 use crate::backlog;
-use crate::balancer::{Latency, Method};
+use crate::balancer::{Latency, Method, Timed, Until};
 use crate::outliers::{self, Outliers, PutOut};
 use crate::peer::{Peer, Peers, SideOf};
 use crate::state::millis;
@@ -133,7 +133,7 @@ impl Lease {
         let after = as_millis(after);
         self.header = Some(after);
         // Else it is told when the whole has come.
-        if timed.in_flight && timed.until_header {
+        if timed.in_flight && (timed.until != Until::LastByte) {
             let was_in_flight = std::mem::take(&mut self.in_flight);
             let Some(peer) = self.peer() else { return };
             let _turn = self.peers.take_turn();
@@ -141,6 +141,22 @@ impl Lease {
             if was_in_flight {
                 peer.state().in_flight.end(millis(engine::now()), after);
             }
+        }
+    }
+
+    /// A session has a connection to it after this time, which is measured unless its first byte
+    /// is.
+    pub fn session_began(&mut self, after: Duration) {
+        let awaits_head = |timed: Timed| timed.until == Until::Head;
+        if !self.method.timed().is_some_and(awaits_head) {
+            self.head_came(after);
+        }
+    }
+
+    /// The first byte of a session has come after this time.
+    pub fn first_byte_came(&mut self, after: Duration) {
+        if self.header.is_none() {
+            self.head_came(after);
         }
     }
 
@@ -167,7 +183,7 @@ impl Lease {
         }
         if let Some(header) = header {
             peer.state().note_response_time(after);
-            if !(timed.in_flight && timed.until_header) {
+            if !(timed.in_flight && (timed.until != Until::LastByte)) {
                 peer.state().note_header_time(header);
             }
         }

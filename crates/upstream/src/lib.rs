@@ -5,10 +5,16 @@
 //! of the same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`] is one request's way through a group: it asks the group's balancer
 //! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once. Where a group bounds how many requests are under way
 //! towards it, a request has to be [`Admitted`] first.
-//! What a thread keeps of connections is its [`pool`].
+//! What a thread keeps of connections is its [`pool`]. All of it comes together in [`ask`], the loop over peers, for a request or a
+//! session ([`Caller`]) and whatever is asked ([`Asking`]).
 
+mod admission;
+mod asking;
 pub mod backlog;
 mod balancer;
+mod caller;
+mod causes;
+pub mod connecting;
 mod gate;
 mod group;
 mod health;
@@ -30,7 +36,10 @@ mod tried;
 #[cfg(test)]
 mod tests;
 
-pub use balancer::{Bound, Method, Timed};
+pub use asking::{Answered, Asked, CONNECTING, ask, unless_gone};
+pub use balancer::{Bound, Method, Timed, Until};
+pub use caller::{Asking, AttemptError, Begun, Caller, Failure, Room, Socket, Tries, Unanswered};
+pub use causes::Causes;
 pub use gate::{Admitted, Concurrency, Entry, Load, Patience, Waiting};
 pub use group::{Group, Keepalive, Queueing};
 pub use health::{Change, Check, Checks, Counts, Finding, Health};

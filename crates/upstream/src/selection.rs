@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::balancer::{self, Asked, Key, Search};
+use crate::gate::Load;
 use crate::group::Group;
 use crate::lease::Lease;
 use crate::outliers::{self, PutOut};
@@ -165,6 +166,25 @@ impl Selection {
     /// Whether a peer has been tried in vain.
     pub fn has_tried(&self) -> bool {
         self.tries_made > 0
+    }
+
+    /// How many requests the peer chosen last, if that is a Unix socket, has still to answer, this one included.
+    pub(crate) fn unheard(&self) -> usize {
+        self.given().map_or(0, |peer| peer.state().unheard())
+    }
+
+    /// How many requests are under way; `None` where that is not bounded.
+    pub(crate) fn load(&self) -> Option<Load> {
+        self.group.load()
+    }
+
+    /// How long requests wait where no peer may be asked; `None` where they do not, or this one has tried a peer already.
+    pub(crate) fn queue_timeout(&self) -> Option<Duration> {
+        let queueing = self.group.queueing.filter(|_| !self.has_tried())?;
+        Some(match self.group.concurrency {
+            Some(_) => self.group.waiting_time(),
+            None => queueing.timeout(),
+        })
     }
 
     /// Whether others have been waiting for a peer: whoever comes now is behind them.

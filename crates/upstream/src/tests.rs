@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::net::Address;
 
-use crate::balancer::{Bound, Method, Timed};
+use crate::balancer::{Bound, Method, Timed, Until};
 use crate::{Found, Group, Host, Peer, Peers, Roster, Selection, Side, SideOf};
 
 mod own;
@@ -283,7 +283,7 @@ fn the_least_loaded_is_asked() {
 #[test]
 fn the_quickest_is_asked() {
     let timed = Timed {
-        until_header: false,
+        until: Until::LastByte,
         in_flight: false,
     };
     let group = group_by(Method::LeastTime(timed), vec![peer("a"), peer("b")], vec![]);
@@ -306,14 +306,37 @@ fn the_quickest_is_asked() {
     );
 }
 
+/// By ngx_stream_upstream_least_time_notify and ngx_stream_upstream_free_least_time_peer.
+#[test]
+fn a_session_is_measured_by_its_connection_or_its_first_byte() {
+    for (until, expected) in [
+        (Until::Connected, 300),
+        (Until::Head, 900),
+        (Until::LastByte, 300),
+    ] {
+        for in_flight in [true, false] {
+            let timed = Timed { until, in_flight };
+            let group = group_by(Method::LeastTime(timed), vec![peer("a"), down("x")], vec![]);
+            let mut selection = Selection::new(&group, 0);
+            selection.next(Instant::now());
+            let mut lease = selection.answered().unwrap();
+            lease.session_began(Duration::from_millis(300));
+            lease.first_byte_came(Duration::from_millis(900));
+            drop(lease);
+            let peers = group.peers();
+            let state = peers.primary[0].state();
+            let times = (state.times().0, state.unanswered());
+            assert_eq!(times, (expected, 0), "{timed:?}");
+        }
+    }
+}
+
 /// By ngx_http_upstream_free_least_time_peer: something else may answer in the place of the rest, or the client may leave.
 #[test]
 fn an_answer_counts_once_its_head_has_come() {
-    for (until_header, in_flight) in [(true, true), (true, false), (false, true), (false, false)] {
-        let timed = Timed {
-            until_header,
-            in_flight,
-        };
+    let (head, last) = (Until::Head, Until::LastByte);
+    for (until, in_flight) in [(head, true), (head, false), (last, true), (last, false)] {
+        let timed = Timed { until, in_flight };
         let group = group_by(Method::LeastTime(timed), vec![peer("a"), down("x")], vec![]);
         let mut selection = Selection::new(&group, 0);
         selection.next(Instant::now());
@@ -332,7 +355,7 @@ fn an_answer_counts_once_its_head_has_come() {
 }
 
 const IN_FLIGHT: Method = Method::LeastTime(Timed {
-    until_header: true,
+    until: Until::Head,
     in_flight: true,
 });
 
@@ -423,7 +446,7 @@ const METHODS: [Method; 10] = [
     Method::IpHash,
     Method::LeastConnections,
     Method::LeastTime(Timed {
-        until_header: true,
+        until: Until::Head,
         in_flight: true,
     }),
     Method::Random,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conf::{Fault, Template, Word};
-use framework::address::{self, Written};
+use framework::address;
 use framework::compile::Compiler;
 use http::log::{self, Level};
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
+use rules::upstream::{literal, of_address};
 
 use super::locate::Upstream;
 use crate::upstream::{Group, Groups};
@@ -111,7 +112,7 @@ impl Destination {
         schemes: &'static Schemes,
     ) -> Result<Destination, Fault> {
         let (scheme, address) = schemes.split(&word.bytes);
-        let group = group_of(compiler, word, address)?;
+        let group = of_address(compiler, word, address)?;
         let found = Found {
             scheme,
             upstream: Upstream::Group(group),
@@ -207,42 +208,4 @@ fn upstream(request: &Request, text: &[u8], level: Level) -> Result<Upstream, u1
             },
         }),
     }
-}
-
-/// The servers of an address without variables, which stands in this word.
-fn group_of(compiler: &Compiler<'_>, word: &Word, address: &[u8]) -> Result<Arc<Group>, Fault> {
-    let fault = |text: String| Fault::at(word, text).while_reading();
-    let shown = String::from_utf8_lossy(address);
-    let written = address::parse(address)
-        .map_err(|error| fault(format!("{error} in upstream \"{shown}\"")))?;
-    let groups = compiler.registry::<Groups>();
-    let mut groups = groups.borrow_mut();
-    let name = String::from_utf8_lossy(written.name);
-    if let Some(group) = groups.declared(written.name).filter(|_| !written.unix) {
-        return match written.port {
-            Some(port) => Err(fault(format!(
-                "upstream \"{name}\" may not have port {port}"
-            ))),
-            None => Ok(Arc::clone(group)),
-        };
-    }
-    if written.port.is_none() && !written.unix {
-        let text = format!("no port in upstream \"{name}\"");
-        return Err(fault(text).of_missing(&name, &["upstream"]));
-    }
-    if let Some(group) = literal(address, &written) {
-        return Ok(group);
-    }
-    groups
-        .host(&written, compiler.files, NO_PORT)
-        .ok_or_else(|| {
-            let text = format!("host not found in upstream \"{name}\"");
-            fault(text).of_missing(&name, &["upstream"])
-        })
-}
-
-/// A group of the address alone, where no name is to be looked up.
-fn literal(text: &[u8], written: &Written<'_>) -> Option<Arc<Group>> {
-    let address = written.literal(NO_PORT)?;
-    Some(Group::of_one(Bytes::copy_from_slice(text), address))
 }

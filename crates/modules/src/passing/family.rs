@@ -12,6 +12,8 @@ use http::size::WrittenSize;
 
 use super::store::{self, StoreLine};
 
+pub(crate) use ::upstream::Causes;
+
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// What the modules have in common. nginx's manual says it under each of their names.
@@ -214,74 +216,6 @@ const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -
 pub(super) const CAUSES_OF_HTTP: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
 const CAUSES_OF_CALLS: &str = "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | off ...";
 pub(super) const CAUSES_OF_APPLICATIONS: &str = "error | timeout | invalid_header | http_500 | http_503 | http_403 | http_404 | http_429 | non_idempotent | updating | off ...";
-
-/// Why a try failed, or a set of such causes: what `*_next_upstream` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Causes(u16);
-
-impl Causes {
-    pub(crate) const NONE: Causes = Causes(0);
-    pub(crate) const ERROR: Causes = Causes(1);
-    pub(crate) const TIMEOUT: Causes = Causes(1 << 1);
-    pub(crate) const INVALID_HEADER: Causes = Causes(1 << 2);
-    /// The request may have changed something, which a second one would do again.
-    pub(crate) const NON_IDEMPOTENT: Causes = Causes(1 << 3);
-    /// No peer was left to try. No directive names it.
-    pub(crate) const NO_LIVE: Causes = Causes(1 << 4);
-    const OFF: Causes = Causes(1 << 5);
-    const HTTP_500: Causes = Causes(1 << 6);
-    const HTTP_502: Causes = Causes(1 << 7);
-    const HTTP_503: Causes = Causes(1 << 8);
-    const HTTP_504: Causes = Causes(1 << 9);
-    const HTTP_403: Causes = Causes(1 << 10);
-    const HTTP_404: Causes = Causes(1 << 11);
-    const HTTP_429: Causes = Causes(1 << 12);
-    /// Of a cache alone, which then gives what it has.
-    pub(crate) const UPDATING: Causes = Causes(1 << 13);
-
-    /// All ways in which no upstream answers.
-    pub(super) const FAILURES: Causes = Causes::ERROR
-        .with(Causes::TIMEOUT)
-        .with(Causes::INVALID_HEADER)
-        .with(Causes::NO_LIVE);
-
-    /// As a number of 14 bits.
-    pub(super) fn bits(self) -> u16 {
-        self.0
-    }
-
-    /// Those that [`Causes::bits`] has given.
-    pub(super) fn from_bits(bits: u16) -> Causes {
-        Causes(bits)
-    }
-
-    /// The cause that an answer with this status may be.
-    pub(crate) fn of_status(status: u16) -> Option<Causes> {
-        Some(match status {
-            500 => Causes::HTTP_500,
-            502 => Causes::HTTP_502,
-            503 => Causes::HTTP_503,
-            504 => Causes::HTTP_504,
-            403 => Causes::HTTP_403,
-            404 => Causes::HTTP_404,
-            429 => Causes::HTTP_429,
-            _ => return None,
-        })
-    }
-
-    /// Whether the peer is not to blame: what it lacks, another may have.
-    pub(crate) fn is_harmless(self) -> bool {
-        matches!(self, Causes::HTTP_403 | Causes::HTTP_404)
-    }
-
-    pub(crate) const fn with(self, other: Causes) -> Causes {
-        Causes(self.0 | other.0)
-    }
-
-    pub(crate) fn contains(self, other: Causes) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
 
 /// What every module knows.
 const CAUSES_OF_CONNECTIONS: [(&str, Causes); 3] = [

@@ -3,8 +3,8 @@
 //! Here is what `proxy`, `fastcgi`, `uwsgi`, `scgi`, `memcached` and `tunnel` have in common.
 //! `settings` is what a scope says of it (`family` declares the directives, `buffers`, `fields`,
 //! `ssl`, `socket` and `store` those of their own kind), `destination` reads addresses, `locate`
-//! looks names up. `tries` is the loop over the peers of a group, to which a request has to be let
-//! through first (`admission`), and which `connection`s lead to (`connecting` makes them); a
+//! looks names up. `tries` is a request in the loop over the peers of a group, which is
+//! `::upstream::ask`, and `connection` what leads to one; a
 //! module's `Conversation` is had with each, to which `sending` gives the client's body, of which
 //! `upload` sends the rest once the answer comes. `response` takes the head of an answer
 //! (`answer`), `rewriting` is what changes in it, `deliver` makes it the response. `body` streams
@@ -15,13 +15,11 @@
 //! as its protocol says, `attempts` and `variables` are what a request tells of it. Which server of
 //! a group is asked is the business of `upstream`.
 
-mod admission;
 pub(crate) mod answer;
 pub(crate) mod attempts;
 pub(crate) mod body;
 pub(crate) mod buffers;
 pub mod cache;
-mod connecting;
 pub(crate) mod connection;
 pub(crate) mod deliver;
 pub(crate) mod destination;

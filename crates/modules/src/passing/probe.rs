@@ -23,7 +23,7 @@ use super::response;
 use super::sending::SENDING;
 use super::settings::Passing;
 use super::ssl::Secured;
-use super::tries::{self, Asking, AttemptError, Conversation, Reach, Room};
+use super::tries::{self, Asking, AttemptError, Conversation, Reach};
 use crate::upstream::Group;
 
 /// What was being done when a probe came to nothing, as log lines say it.
@@ -126,10 +126,7 @@ impl ProbedPeer<'_> {
             conversation: (),
             home: &home,
         };
-        let mut sink = Exchange::sink();
-        let connected =
-            tries::connect(request, &mut sink, self.address, &asking, Room::default()).await;
-        let connected = connected.map(|(peer, _)| peer);
+        let connected = tries::connect_on_own_account(request, self.address, &asking).await;
         connected.map_err(|error| match error {
             // Too many requests say nothing of how it does.
             AttemptError::Failed(failure) if failure.is_busy => Unanswered::NotAsked,

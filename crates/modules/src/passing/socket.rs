@@ -1,20 +1,18 @@
 //! `proxy_bind`, `proxy_socket_*`: what the sockets of connections to upstreams are like.
 
-use std::io;
 use std::net::SocketAddr;
 
+use ::upstream::Socket;
 use bytes::Bytes;
 use conf::{Fault, ScopeRef};
-use engine::net::{ConnectStep, SocketOptions};
+use engine::net::SocketOptions;
 use framework::compile::Compiler;
-use framework::workers::{ConnectError, NotEnough};
 use http::log;
 use http::request::Request;
 use http::text::Text;
 use http::variables::Compiling as _;
 
 use super::family::{BindLine, Family, local_address};
-use super::tries::CONNECTING;
 
 /// Where connections to the upstream come from.
 enum Bind {
@@ -33,14 +31,6 @@ pub(crate) struct SocketSettings {
     keepalive: bool,
     receive_buffer: Option<u32>,
     send_buffer: Option<u32>,
-}
-
-/// What the sockets of one request are to be.
-#[derive(Default)]
-pub(crate) struct RequestSocket {
-    pub(crate) options: SocketOptions,
-    /// The local address as the configuration has it, for log lines.
-    name: Bytes,
 }
 
 impl SocketSettings {
@@ -73,7 +63,7 @@ impl SocketSettings {
     }
 
     /// What it means for a request.
-    pub(crate) fn of_request(&self, request: &mut Request) -> RequestSocket {
+    pub(crate) fn of_request(&self, request: &mut Request) -> Socket {
         let (from, name) = match &self.bind {
             Bind::Nothing => (None, Bytes::new()),
             Bind::Fixed(address, name) => (Some(*address), name.clone()),
@@ -87,7 +77,7 @@ impl SocketSettings {
                 (address, text)
             }
         };
-        RequestSocket {
+        Socket {
             options: SocketOptions {
                 from,
                 transparent: self.transparent,
@@ -97,53 +87,5 @@ impl SocketSettings {
             },
             name,
         }
-    }
-}
-
-impl RequestSocket {
-    /// The error of `connect()`. `None` where there is no socket to connect with, or no room for
-    /// one, which is no peer's fault: the log is told.
-    pub(crate) fn error_of_peer(
-        &self,
-        request: &Request,
-        failed: ConnectError,
-    ) -> Option<io::Error> {
-        let failed = match failed {
-            ConnectError::Failed(failed) => failed,
-            ConnectError::NotEnough(shortage) => {
-                note_shortage(request, shortage);
-                return None;
-            }
-        };
-        let error = log::Errno(&failed.error);
-        match failed.step {
-            ConnectStep::Connect => return Some(failed.error),
-            ConnectStep::Socket => {
-                log::error!(request, Alert, "socket() failed {error} {CONNECTING}");
-            }
-            ConnectStep::Transparent => {
-                let option = match self.options.from {
-                    Some(SocketAddr::V6(_)) => "IPV6_TRANSPARENT",
-                    _ => "IP_TRANSPARENT",
-                };
-                log::error!(
-                    request,
-                    Alert,
-                    "setsockopt({option}) failed {error} {CONNECTING}"
-                );
-            }
-            ConnectStep::Bind => {
-                let name = log::Printable(&self.name);
-                log::error!(request, Crit, "bind({name}) failed {error} {CONNECTING}");
-            }
-        }
-        None
-    }
-}
-
-/// No place is left for a connection to a peer, or for one more request that shares one.
-pub(super) fn note_shortage(request: &Request, shortage: NotEnough) {
-    if shortage.is_told {
-        log::error!(request, Alert, "{shortage} {CONNECTING}");
     }
 }

@@ -567,16 +567,9 @@ pub(super) async fn shake_hands(
             Causes::ERROR
         }
     };
-    Err(AttemptError::Failed(Failure {
-        cause,
-        status: if cause == Causes::TIMEOUT { 504 } else { 502 },
-        doing: SHAKING_HANDS,
-        sent: false,
-        kept: false,
-        again: false,
-        is_busy: false,
-        is_of_others: false,
-    }))
+    let status = if cause == Causes::TIMEOUT { 504 } else { 502 };
+    let failure = Failure::new(cause, status, SHAKING_HANDS);
+    Err(AttemptError::Failed(failure))
 }
 
 /// Whether the peer's certificate is for the name, if that is asked.

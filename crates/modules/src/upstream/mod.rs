@@ -13,8 +13,9 @@ use framework::generation::Generation;
 use http::request::Request;
 use rules::upstream::{LEAST_TIME, Upstreams};
 
-pub use selection::{Chosen, Selection};
+pub use selection::Selection;
 pub use sticky::AtEnd;
+pub(crate) use sticky::Sticking;
 use sticky::{STICKY, Sticky};
 
 static UPSTREAM: Setting<()> = Setting::new("upstream", &["name { ... }"], parse::nothing)

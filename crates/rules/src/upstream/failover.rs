@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use ::upstream::{Outliers, RetryBudget};
-use conf::{Arity, Contexts, Fault, Setter, Setting, Word, parse};
+use conf::{Arity, Fault, Setter, Setting, Word, parse};
+
+use super::protocol::BLOCKS;
 
 pub(super) static RETRY_BUDGET: Setting<RetryBudget> = Setting::new(
     "retry_budget",
     &["percentage [min=number]"],
     retry_budget,
 )
-.contexts(Contexts::UPSTREAM)
+.contexts(BLOCKS)
 .arity(Arity::between(1, 2))
 .manual("How many requests may be tried once more, for a hundred requests of the last 10 seconds; in any case `min` (3) a second, so that a lone request may be. One that may not is answered as its failed try would have been, and a line at level `warn` says so. A request that met a connection which had been kept and has ended is sent again without counting. All threads have one budget, and a reload keeps what has been counted. nginx does not have it: without this line every request may be tried on every server.");
 
@@ -20,7 +22,7 @@ pub(super) static EJECT_OUTLIERS: Setting<Outliers> = Setting::new(
     &["[errors=number] [ratio=percentage] [interval=time] [time=time] [max=percentage]"],
     eject_outliers,
 )
-.contexts(Contexts::UPSTREAM)
+.contexts(BLOCKS)
 .arity(Arity::between(0, 5))
 .manual("Puts out servers that do worse than the others, beside what `max_fails` does: one that has failed `errors` (5) times in a row (0 is never), or with `ratio` in so many of a hundred requests of an `interval` (10s) that had at least ten. Failures are what `proxy_next_upstream` calls an unsuccessful attempt, and answers with 502, 503 or 504 whatever that says. It gets no requests for `time` (30s), the second time for twice that, and so on up to ten times; each `time` that it does well makes up for one. No more than `max` (50%) of the servers are out at the same time, backups counted by themselves, and never all. A line at level `warn` says which server is put out, one at `notice` when it is back. All threads share what they have seen, and a reload keeps it. nginx does not have it.");
 

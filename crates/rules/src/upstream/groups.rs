@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ::upstream::{Method, Peer, Roster, Selection};
 use bytes::Bytes;
-use conf::Files;
+use conf::{Fault, Files, Word};
 use engine::net::Address;
-use framework::address;
+use framework::address::{self, Written};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use framework::registry::Registry;
@@ -190,7 +190,7 @@ impl<U: Upstreams> Groups<U> {
     /// address.
     pub fn host(
         &mut self,
-        written: &address::Written<'_>,
+        written: &Written<'_>,
         files: &dyn Files,
         default_port: u16,
     ) -> Option<Arc<Group<U>>> {
@@ -223,6 +223,55 @@ impl<U: Upstreams> Groups<U> {
         });
         group
     }
+}
+
+/// What an address without a port has.
+const NO_PORT: u16 = 0;
+
+/// The servers of an address without variables, which stands in this word: a group that is declared
+/// anywhere, or all addresses of a host.
+///
+/// # Errors
+/// It is no address, or there is nothing of the name.
+pub fn of_address<U: Upstreams>(
+    compiler: &Compiler<'_>,
+    word: &Word,
+    address: &[u8],
+) -> Result<Arc<Group<U>>, Fault> {
+    let fault = |text: String| Fault::at(word, text).while_reading();
+    let shown = String::from_utf8_lossy(address);
+    let written = address::parse(address)
+        .map_err(|error| fault(format!("{error} in upstream \"{shown}\"")))?;
+    let groups = compiler.registry::<Groups<U>>();
+    let mut groups = groups.borrow_mut();
+    let name = String::from_utf8_lossy(written.name);
+    if let Some(group) = groups.declared(written.name).filter(|_| !written.unix) {
+        return match written.port {
+            Some(port) => Err(fault(format!(
+                "upstream \"{name}\" may not have port {port}"
+            ))),
+            None => Ok(Arc::clone(group)),
+        };
+    }
+    if written.port.is_none() && !written.unix {
+        let text = format!("no port in upstream \"{name}\"");
+        return Err(fault(text).of_missing(&name, &["upstream"]));
+    }
+    if let Some(group) = literal(address, &written) {
+        return Ok(group);
+    }
+    groups
+        .host(&written, compiler.files, NO_PORT)
+        .ok_or_else(|| {
+            let text = format!("host not found in upstream \"{name}\"");
+            fault(text).of_missing(&name, &["upstream"])
+        })
+}
+
+/// A group of the address alone, where no name is to be looked up.
+pub fn literal<U: Upstreams>(text: &[u8], written: &Written<'_>) -> Option<Arc<Group<U>>> {
+    let address = written.literal(NO_PORT)?;
+    Some(Group::of_one(Bytes::copy_from_slice(text), address))
 }
 
 #[cfg(test)]

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use ::upstream::Concurrency;
-use conf::{Contexts, Fault, Setter, Setting, parse};
+use conf::{Fault, Setter, Setting, parse};
 use framework::generation::Generation;
 use framework::service::{Running, Service};
 
 use super::groups::Group;
-use super::protocol::Upstreams;
+use super::protocol::{BLOCKS, Upstreams};
 
 pub(super) static CONCURRENCY_LIMIT: Setting<Concurrency> = Setting::new(
     "concurrency_limit",
     &["number | adaptive"],
     concurrency_limit,
 )
-.contexts(Contexts::UPSTREAM)
+.contexts(BLOCKS)
 .manual("How many requests may be under way towards the servers of the group, all threads and servers together. Whatever is over it waits, first come first served, for up to 8s or as `queue` says. A request that would have to wait for longer than three quarters of that time, by how many wait and how fast they are served, is refused at once: 503 with `Retry-After`, which `error_page` may replace. One that has waited for the whole time gets the same; one whose client has gone leaves and is never sent. With `adaptive` the limit follows how long answers take, so that the servers do as much as they can and none of it waits at a server. A request counts from when it is let through until its answer has come whole, however many servers are tried; one that has become a tunnel (WebSocket) counts no more, and where the limit is measured neither does an answer that still comes three seconds after its head. A reload keeps what has been measured and what is under way, and a new limit takes effect at once. nginx does not have it: without this line nothing is limited.");
 
 fn concurrency_limit(setter: &Setter<'_>) -> Result<Concurrency, Fault> {

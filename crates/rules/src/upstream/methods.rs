@@ -2,16 +2,16 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#hash> and the directives behind it.
 
-use ::upstream::{Bound, Method, Timed};
+use ::upstream::{Bound, Method, Timed, Until};
 use conf::{Arity, Contexts, Fault, Line, ScopeRef, Setter, Setting, Template, Word, parse};
 use framework::compile::Compiler;
 use variables::{Compiling as _, Text};
 
-use super::protocol::Upstreams;
+use super::protocol::{BLOCKS, Upstreams};
 
 pub(super) static HASH: Setting<(Template, Method)> =
     Setting::new("hash", &["key [consistent [bounded=number]]"], hash)
-        .contexts(Contexts::UPSTREAM)
+        .contexts(BLOCKS)
         .arity(Arity::between(1, 3))
         .manual("Places requests by a key, which may hold variables. With `consistent` few keys move where a server comes or goes (ketama). With `bounded`, which nginx does not have, a server that has so many times its fair share of the group's requests under way (at least 1; 1.25 is usual) leaves others to the next on the ring, so that a popular key does not overload it; sessions of `sticky` stay with their server all the same.");
 
@@ -21,12 +21,12 @@ pub(super) static IP_HASH: Setting<()> = Setting::new("ip_hash", &[""], parse::n
     .manual("Places requests by the client's address; of IPv4 its first three bytes.");
 
 pub(super) static P2C: Setting<()> = Setting::new("p2c", &[""], parse::nothing)
-    .contexts(Contexts::UPSTREAM)
+    .contexts(BLOCKS)
     .arity(Arity::exactly(0))
     .manual("Draws two servers by their weights and passes the request to the one from which an answer is to be expected first (the power of two choices): by how long it has needed until the head of its answers of late, times the requests that it would have under way, for its weight. A slow answer counts at once and is forgotten by and by; a failed try counts as an answer after a second; a server that has not answered yet is taken for one like the others. nginx does not have it.");
 
 pub(super) static LEAST_CONN: Setting<()> = Setting::new("least_conn", &[""], parse::nothing)
-    .contexts(Contexts::UPSTREAM)
+    .contexts(BLOCKS)
     .arity(Arity::exactly(0))
     .manual("Passes a request to the server that has the fewest under way for its weight.");
 
@@ -38,7 +38,7 @@ pub static LEAST_TIME: Setting<Timed> =
         .manual("Passes a request to the server that would be done first, by its requests under way and by how long it has needed until the head, or the last byte, of its answers. With `inflight` requests that it has not answered count as well.");
 
 pub(super) static RANDOM: Setting<bool> = Setting::new("random", &["[two [least_conn]]"], random)
-    .contexts(Contexts::UPSTREAM)
+    .contexts(BLOCKS)
     .arity(Arity::between(0, 2))
     .manual("Passes a request to any server by its weight. With `two` it draws two and takes the one with the fewest requests under way for its weight.");
 
@@ -89,15 +89,23 @@ fn thousandths(text: &[u8]) -> Option<u32> {
 }
 
 fn least_time(setter: &Setter<'_>) -> Result<Timed, Fault> {
+    timed(
+        setter,
+        &[("header", Until::Head), ("last_byte", Until::LastByte)],
+    )
+}
+
+/// What a line of `least_time` says, where its first word may be one of these.
+///
+/// # Errors
+/// It says something else.
+pub fn timed(setter: &Setter<'_>, words: &[(&str, Until)]) -> Result<Timed, Fault> {
     let in_flight = match setter.args().get(1) {
         Some(word) if &*word.bytes != b"inflight" => return Err(Fault::invalid_parameter(word)),
         word => word.is_some(),
     };
-    let until_header = parse::enumeration(setter, &[("header", true), ("last_byte", false)])?;
-    Ok(Timed {
-        until_header,
-        in_flight,
-    })
+    let until = parse::enumeration(setter, words)?;
+    Ok(Timed { until, in_flight })
 }
 
 fn random(setter: &Setter<'_>) -> Result<bool, Fault> {

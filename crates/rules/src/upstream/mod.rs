@@ -24,18 +24,17 @@ use std::time::Duration;
 
 use ::upstream::{Queueing, Remembered, Roster, SideOf};
 use bytes::Bytes;
-use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse,
-};
+use conf::{Arity, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
 use framework::zone::{Refused, SIZE_MIN, State, Tell};
 use transport::resolver::Resolving;
 
 pub use checks::WrittenChecks;
-pub use groups::{Group, Groups, add};
+pub use groups::{Group, Groups, add, literal, of_address};
 use lookups::Lookup;
-pub use methods::LEAST_TIME;
 use methods::Supported;
+pub use methods::{LEAST_TIME, timed};
+use protocol::BLOCKS;
 pub use protocol::Upstreams;
 use servers::Server;
 
@@ -45,7 +44,7 @@ static SERVER: Setting<()> = Setting::new(
     &["address [weight=number] [max_conns=number] [max_fails=number] [fail_timeout=time] [slow_start=time] [resolve] [service=name] [backup] [down | drain] [route=name] [id=number]"],
     parse::nothing,
 )
-.contexts(Contexts::UPSTREAM)
+.contexts(BLOCKS)
 .arity(Arity::at_least(1))
 .inherit(Inherit::List)
 .manual(
@@ -59,12 +58,12 @@ static SERVER: Setting<()> = Setting::new(
 );
 
 static ZONE: Setting<ZoneLine> = Setting::new("zone", &["name [size]"], zone_line)
-    .contexts(Contexts::UPSTREAM)
+    .contexts(BLOCKS)
     .arity(Arity::between(1, 2))
     .manual("A name for what is known of the group's servers, and the size of nginx's memory for it. All threads know it and reloads keep it without that, too.");
 
 static QUEUE: Setting<Queueing> = Setting::new("queue", &["number [timeout=time]"], queue)
-    .contexts(Contexts::UPSTREAM)
+    .contexts(BLOCKS)
     .arity(Arity::between(1, 2))
     .manual("How many requests wait while every server of the group has as many as it may have (`max_conns`) or is out, and for how long each (60s). One that finds no room, or waits for too long, is answered with 502. Where `concurrency_limit` is written, those wait who are over it as well: for 8s unless `timeout` says otherwise, and the answer is 503 with `Retry-After`.");
 

@@ -1,9 +1,12 @@
 //! What differs between protocols that have `upstream` blocks.
 
 use ::upstream::Timed;
-use conf::{Fault, Line, ScopeRef};
+use conf::{Contexts, Fault, Line, ScopeRef};
 use framework::compile::Compiler;
 use variables::Context;
+
+/// Where a directive stands that all groups have.
+pub(super) const BLOCKS: Contexts = Contexts::UPSTREAM.or(Contexts::STREAM_UPSTREAM);
 
 /// What `upstream` blocks are to one protocol.
 pub trait Upstreams: Sized + Send + Sync + 'static {

@@ -7,14 +7,16 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use conf::plain::{self, Unread};
-use conf::{Contexts, Fault, Line, ScopeRef, Setting, Word};
+use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::compile::Compiler;
 use logs::Errno;
+
+use super::protocol::BLOCKS;
 
 /// `state file`
 pub(super) static STATE: Setting<Word> =
     Setting::new("state", &["file"], |setter| setter.word().cloned())
-        .contexts(Contexts::UPSTREAM)
+        .contexts(BLOCKS)
         .manual("A file with the servers of the group, a line `server address [parameters];` for each, in the place of such lines in the block. A file that is not there is a group without servers. It is read when the configuration is: nothing changes it yet but an editor.");
 
 /// The lines of servers of a block: its own, or those of its file.

@@ -3,7 +3,7 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#least_conn>
 
-use super::{Asked, Balancer, Timed};
+use super::{Asked, Balancer, Timed, Until};
 use crate::peer::Peer;
 use crate::slow_start::WHOLE;
 
@@ -32,9 +32,9 @@ impl Least {
 fn time_of(peer: &Peer, timed: Timed, now: u64) -> u64 {
     let state = peer.state();
     let (header, response) = state.times();
-    let mut time = match timed.until_header {
-        true => header,
-        false => response,
+    let mut time = match timed.until {
+        Until::Connected | Until::Head => header,
+        Until::LastByte => response,
     };
     // One that has not been asked for long gets its chance again.
     let fail_timeout = peer.fail_timeout.as_secs();

@@ -64,10 +64,21 @@ pub struct Bound(pub u32);
 /// Which times of its answers a peer is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// Until the head, else until the last byte.
-    pub until_header: bool,
+    /// Until when they are measured.
+    pub until: Until,
     /// Also those of requests that have not been answered.
     pub in_flight: bool,
+}
+
+/// Until when the time of an answer is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// There is a connection: of sessions alone, whose answers may never begin.
+    Connected,
+    /// Its head, or the first byte of a session.
+    Head,
+    /// Its last byte.
+    LastByte,
 }
 
 /// What a balancer goes by.

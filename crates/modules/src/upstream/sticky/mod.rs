@@ -156,7 +156,7 @@ fn first_of(request: &mut Request, variables: &[Variable]) -> Bytes {
 
 /// How one request finds its server.
 #[derive(Debug)]
-pub(super) struct Sticking {
+pub(crate) struct Sticking {
     sticky: Arc<Sticky>,
     /// The name of the server, or the session, that the request brings; empty where it brings none.
     id: Bytes,
@@ -168,7 +168,7 @@ pub(super) struct Sticking {
 
 impl Sticking {
     /// The name of the server that the request wants; looked up for each try, since others go on learning.
-    pub(super) fn wanted(&self, request: &Request) -> Option<Bytes> {
+    pub(crate) fn wanted(&self, request: &Request) -> Option<Bytes> {
         if self.id.is_empty() {
             return None;
         }
@@ -193,7 +193,7 @@ impl Sticking {
     }
 
     /// The server of this name is asked: the cookie names it, in the place of one that was asked before.
-    pub(super) fn asks(&mut self, request: &mut Request, server: Bytes) {
+    pub(crate) fn asks(&mut self, request: &mut Request, server: Bytes) {
         if let Some(cookie) = &self.sticky.cookie {
             if !self.id.is_empty() && self.id != server {
                 log::error!(
@@ -219,7 +219,7 @@ impl Sticking {
     }
 
     /// The server that was asked last has not answered, or not well enough.
-    pub(super) fn has_failed(&mut self) {
+    pub(crate) fn has_failed(&mut self) {
         self.server = None;
     }
 

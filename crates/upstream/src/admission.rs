@@ -1,0 +1,114 @@
+//! How a request is let through to a group that bounds how many are under way (`concurrency_limit`): at once, or when it is its turn,
+//! or not at all. Once for a request, however many peers are tried.
+
+use std::time::Duration;
+
+use engine::select::{Either, either};
+use logs::Printable;
+
+use crate::asking::CONNECTING;
+use crate::caller::{AttemptError, Caller, Tries};
+use crate::gate::{Admitted, Entry, Load};
+use crate::selection::Selection;
+
+/// What a request is answered with that is not let through, beside a time after which it may come again.
+const STATUS: u16 = 503;
+
+/// The latest that a client is told to come again: what is known of a longer time is worth nothing.
+const COME_AGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// A request that has been let through.
+#[derive(Default)]
+pub(crate) struct Passage {
+    /// `None` where nothing is bounded.
+    pub(crate) admitted: Option<Admitted>,
+    /// How long it has waited, if it has.
+    pub(crate) waited: Option<Duration>,
+}
+
+/// Lets a request through, when it is its turn.
+pub(crate) async fn admit<C: Caller>(
+    caller: &mut C,
+    client: &mut C::Client,
+    tries: &Tries,
+    selection: &Selection,
+) -> Result<Passage, AttemptError<C::Gone>> {
+    let began = engine::now();
+    let mut waiting = match selection.group().enter(began) {
+        None => return Ok(Passage::default()),
+        Some(Entry::Admitted(admitted)) => {
+            return Ok(Passage {
+                admitted: Some(admitted),
+                waited: None,
+            });
+        }
+        Some(Entry::Refused(load)) => {
+            let wait = match load.wait {
+                Some(wait) => format!(", it would take {} s", seconds(wait)),
+                None => String::new(),
+            };
+            return Err(refuse(caller, selection, &load, None, &wait));
+        }
+        Some(Entry::Waiting(waiting)) => waiting,
+    };
+    let time_out = engine::sleep(selection.group().waiting_time());
+    let turn = either(waiting.admitted(), time_out);
+    let ended = if tries.ignore_client_abort {
+        turn.await
+    } else {
+        match either(turn, C::gone(client)).await {
+            Either::First(ended) => ended,
+            Either::Second(gone) => {
+                drop(waiting);
+                return Err(caller.left(client, gone, CONNECTING).into());
+            }
+        }
+    };
+    let waited = engine::now().saturating_duration_since(began);
+    match ended {
+        Either::First(admitted) => Ok(Passage {
+            admitted: Some(admitted),
+            waited: Some(waited),
+        }),
+        Either::Second(()) => {
+            let load = waiting.expire();
+            let wait = format!(", it has waited for {} s", seconds(waited));
+            Err(refuse(caller, selection, &load, Some(waited), &wait))
+        }
+    }
+}
+
+/// Answers that there is too much to do, and when there may be less.
+fn refuse<C: Caller>(
+    caller: &mut C,
+    selection: &Selection,
+    load: &Load,
+    waited: Option<Duration>,
+    wait: &str,
+) -> AttemptError<C::Gone> {
+    let name = &selection.group().name;
+    caller.turned_away(name, STATUS, waited);
+    logs::error!(
+        caller,
+        Error,
+        "upstream \"{}\" has {} requests under way and {} waiting{wait}, refused {CONNECTING}",
+        Printable(name),
+        load.under_way,
+        load.waiting
+    );
+    come_again(caller, selection, load);
+    AttemptError::Refused(STATUS)
+}
+
+/// Tells the caller when those have been served who wait now.
+pub(crate) fn come_again<C: Caller>(caller: &mut C, selection: &Selection, load: &Load) {
+    let wait = load
+        .wait
+        .unwrap_or_else(|| selection.group().waiting_time());
+    caller.come_again(wait.min(COME_AGAIN_MAX));
+}
+
+/// With a digit behind the point.
+fn seconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64())
+}

@@ -1,0 +1,240 @@
+//! A connection to a peer, within a time. Where a Unix socket has no room for one more that it has not accepted yet, it is waited
+//! for, first come first served: see [`backlog`].
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use engine::net::{Address, ConnectStep, Stream};
+use engine::select::{Either, either};
+use framework::workers::{self, ConnectError, NotEnough};
+use logs::{Errno, Printable, Subject};
+
+use crate::asking::{CONNECTING, unless_gone};
+use crate::backlog::{self, Turn};
+use crate::caller::{AttemptError, Caller, Failure, Room, Socket, Tries};
+use crate::pool::Connection;
+
+/// How a peer is connected to.
+struct Way<'a> {
+    address: &'a Address,
+    socket: &'a Socket,
+    deadline: Instant,
+    /// The whole time until then.
+    timeout: Duration,
+    room: Room,
+}
+
+/// What one is connected by.
+pub enum Connected {
+    /// One that has been kept while this one waited.
+    Kept(Box<Connection>),
+    /// A new one, which nothing has been sent on.
+    Anew(Stream),
+}
+
+/// Why there is no connection.
+enum NotConnected {
+    Failed(ConnectError),
+    /// The peer had too much to do.
+    Busy(io::Error),
+}
+
+impl From<ConnectError> for NotConnected {
+    fn from(error: ConnectError) -> NotConnected {
+        NotConnected::Failed(error)
+    }
+}
+
+/// Connects to a peer by the deadline, unless the client leaves meanwhile. One that waits for room
+/// takes a connection that has been kept meanwhile, where `kept` gives one.
+///
+/// # Errors
+/// There is no connection, which has been logged.
+pub async fn connect<C: Caller>(
+    caller: &mut C,
+    client: &mut C::Client,
+    (address, socket): (&Address, &Socket),
+    (tries, deadline): (&Tries, Instant),
+    room: Room,
+    kept: impl FnMut() -> Option<Box<Connection>>,
+) -> Result<Connected, AttemptError<C::Gone>> {
+    let way = Way {
+        address,
+        socket,
+        deadline,
+        timeout: tries.connect_timeout,
+        room,
+    };
+    let connecting = reach(&way, kept);
+    let ignores_client = tries.ignore_client_abort;
+    let connected = unless_gone(caller, client, ignores_client, CONNECTING, connecting);
+    match connected.await? {
+        Ok(connected) => Ok(connected),
+        Err(NotConnected::Busy(error)) => Err(AttemptError::Failed(Failure {
+            is_busy: true,
+            ..failure(caller, address, &error)
+        })),
+        Err(NotConnected::Failed(error)) => Err(not_connected(caller, address, socket, error)),
+    }
+}
+
+/// Why there is no connection, once it has been logged: there is a peer that has failed, or nothing
+/// to connect with, which is no peer's fault.
+pub fn not_connected<C: Caller>(
+    caller: &C,
+    address: &Address,
+    socket: &Socket,
+    error: ConnectError,
+) -> AttemptError<C::Gone> {
+    match error_of_peer(caller, socket, error) {
+        Some(error) => AttemptError::Failed(failure(caller, address, &error)),
+        None => AttemptError::Refused(500),
+    }
+}
+
+/// A peer that cannot be connected to. As in nginx the failure of a call that ends at once names
+/// the address, and is critical unless it tells of the peer alone: that no server listens on a Unix
+/// socket is common, that there is no socket is a mistake.
+fn failure<C: Caller>(caller: &C, address: &Address, error: &io::Error) -> Failure {
+    let is_of_peer = matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::WouldBlock
+    );
+    let shown = Errno(error);
+    if error.kind() == ErrorKind::TimedOut {
+        caller.connecting_timed_out();
+    } else if !is_of_peer {
+        logs::error!(
+            caller,
+            Crit,
+            "connect() to {address} failed {shown} {CONNECTING}"
+        );
+    } else if matches!(address, Address::Unix(_)) {
+        logs::error!(
+            caller,
+            Error,
+            "connect() to {address} failed {shown} {CONNECTING}"
+        );
+    } else {
+        logs::error!(caller, Error, "connect() failed {shown} {CONNECTING}");
+    }
+    Failure::of_connection(error, CONNECTING)
+}
+
+/// No place is left for a connection to a peer, or for one more caller that shares one.
+pub fn note_shortage<S: Subject>(subject: &S, shortage: NotEnough) {
+    if shortage.is_told {
+        logs::error!(subject, Alert, "{shortage} {CONNECTING}");
+    }
+}
+
+/// The error of `connect()`. `None` where there is no socket to connect with, or no room for one,
+/// which is no peer's fault: the log is told.
+fn error_of_peer<S: Subject>(
+    subject: &S,
+    socket: &Socket,
+    failed: ConnectError,
+) -> Option<io::Error> {
+    let failed = match failed {
+        ConnectError::Failed(failed) => failed,
+        ConnectError::NotEnough(shortage) => {
+            note_shortage(subject, shortage);
+            return None;
+        }
+    };
+    let error = Errno(&failed.error);
+    match failed.step {
+        ConnectStep::Connect => return Some(failed.error),
+        ConnectStep::Socket => {
+            logs::error!(subject, Alert, "socket() failed {error} {CONNECTING}");
+        }
+        ConnectStep::Transparent => {
+            let option = match socket.options.from {
+                Some(SocketAddr::V6(_)) => "IPV6_TRANSPARENT",
+                _ => "IP_TRANSPARENT",
+            };
+            logs::error!(
+                subject,
+                Alert,
+                "setsockopt({option}) failed {error} {CONNECTING}"
+            );
+        }
+        ConnectStep::Bind => {
+            let name = Printable(&socket.name);
+            logs::error!(subject, Crit, "bind({name}) failed {error} {CONNECTING}");
+        }
+    }
+    None
+}
+
+async fn reach(
+    way: &Way<'_>,
+    kept: impl FnMut() -> Option<Box<Connection>>,
+) -> Result<Connected, NotConnected> {
+    if !backlog::is_full(way.address) {
+        match anew(way).await {
+            Err(error) if is_full(way.address, &error) => {}
+            connected => return Ok(connected?),
+        }
+    }
+    let busy = |code| NotConnected::Busy(io::Error::from_raw_os_error(code));
+    let Address::Unix(path) = way.address else {
+        return Err(busy(libc::EAGAIN));
+    };
+    if way.room.goes_elsewhere {
+        return Err(busy(libc::EAGAIN));
+    }
+    let now = engine::now();
+    let Some(turn) = Turn::wait(path, now, way.timeout, way.room.unheard) else {
+        return Err(busy(libc::EAGAIN));
+    };
+    let waiting = wait(way, turn, kept);
+    match either(waiting, engine::sleep_until(way.deadline)).await {
+        Either::First(connected) => Ok(connected?),
+        Either::Second(()) => Err(busy(libc::ETIMEDOUT)),
+    }
+}
+
+/// Tries until there is room, whenever it is the first.
+async fn wait(
+    way: &Way<'_>,
+    mut turn: Turn,
+    mut kept: impl FnMut() -> Option<Box<Connection>>,
+) -> Result<Connected, ConnectError> {
+    loop {
+        turn.is_first().await;
+        if let Some(connection) = kept() {
+            turn.connected();
+            return Ok(Connected::Kept(connection));
+        }
+        match anew(way).await {
+            Err(error) if is_full(way.address, &error) => turn.pause().await,
+            Ok(connected) => {
+                turn.connected();
+                return Ok(connected);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn anew(way: &Way<'_>) -> Result<Connected, ConnectError> {
+    let connecting = workers::connect_with(way.address, &way.socket.options, Some(way.deadline));
+    connecting.await.map(Connected::Anew)
+}
+
+/// Whether a socket has as many connections as it may have that it has not accepted.
+fn is_full(address: &Address, error: &ConnectError) -> bool {
+    let ConnectError::Failed(failed) = error else {
+        return false;
+    };
+    matches!(address, Address::Unix(_))
+        && failed.step == ConnectStep::Connect
+        && failed.error.raw_os_error() == Some(libc::EAGAIN)
+}
