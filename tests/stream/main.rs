@@ -2,6 +2,7 @@
 //! the lines are those of nginx 1.31, against which TIDEGATE_BINARY checks the test itself.
 
 mod datagrams;
+mod groups;
 mod tls;
 
 use std::io::{ErrorKind, Read, Write};

@@ -14,19 +14,18 @@ use variables::regex::{Hit, Regexes, Undecided};
 use variables::{Context, Regex};
 
 /// `server_name`
-pub static SERVER_NAME: Setting<Vec<Word>> =
-    Setting::new("server_name", &["name ..."], |setter| {
-        let words = setter.lines().iter().flat_map(|line| &line.args);
-        Ok(words.cloned().collect())
-    })
-    .contexts(Contexts::SERVER.or(Contexts::STREAM_SERVER))
-    .arity(Arity::at_least(1))
-    .inherit(Inherit::List)
-    .default("\"\"")
-    .manual(
-        "Names of a virtual server: exact, *.suffix, .suffix, prefix.*, or ~regex. The first is \
+pub static SERVER_NAME: Setting<Vec<Word>> = Setting::new("server_name", &["name ..."], |setter| {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    Ok(words.cloned().collect())
+})
+.contexts(Contexts::SERVER.or(Contexts::STREAM_SERVER))
+.arity(Arity::at_least(1))
+.inherit(Inherit::List)
+.default("\"\"")
+.manual(
+    "Names of a virtual server: exact, *.suffix, .suffix, prefix.*, or ~regex. The first is \
          the primary name. In `stream` it is the name of the TLS handshake that chooses a server.",
-    );
+);
 
 static SERVER_NAMES_HASH_MAX_SIZE: Setting<u64> =
     Setting::new("server_names_hash_max_size", &["size"], parse::number)

@@ -22,7 +22,7 @@ use variables::{
 use crate::access_log::{AccessLogs, Logged};
 use crate::limit_conn::{self, Counted, LimitConn, Outcome, Places};
 use crate::realip::{self, ByProxy, RealIp};
-use crate::upstream::Upstreams;
+use crate::upstream::{LEAST_TIME, Servers, Upstreams};
 
 pub(crate) struct Session {
     table: Rc<Variables>,
@@ -93,12 +93,15 @@ impl Upstreams for OfSessions {
 
     const BLOCK: &'static str = "test";
 
-    const DEFAULT_PORT: Option<u16> = None;
+    const SERVERS: Servers = Servers {
+        default_port: None,
+        are_named: false,
+    };
 
     const KEEPS_CONNECTIONS: bool = false;
 
-    fn least_time(_: ScopeRef<'_>) -> Result<Option<Timed>, Fault> {
-        Ok(None)
+    fn least_time() -> &'static Setting<Timed> {
+        &LEAST_TIME
     }
 
     fn sticky_line(_: ScopeRef<'_>) -> Option<&Line> {

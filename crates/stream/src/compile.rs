@@ -16,6 +16,7 @@ use variables::{Table, geo, map, split_clients};
 use crate::address::{Addresses, Listen, Named, StreamOptions};
 use crate::plan::{Content, Server, Stream};
 use crate::session::Session;
+use crate::upstream::OfSessions;
 use crate::{proxy, returned, tls};
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
@@ -128,6 +129,7 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
             compiler.report(fault);
             whole = false;
         }
+        rules::upstream::compile::<OfSessions>(compiler, scope);
         for block in scope.children("server") {
             if let Err(fault) = server(compiler, block, &mut addresses) {
                 compiler.report(fault);

@@ -1,4 +1,4 @@
-//! The TCP proxy: the `stream` block, and a session for each connection of a client.
+//! The TCP and UDP proxy: the `stream` block, and a session for each client.
 //!
 //! Read in this order: `session::serve` is a session's way from its connection to its log line;
 //! `proxy/` asks the peers of a group and `proxy/relay.rs` carries bytes between both ends;
@@ -19,4 +19,5 @@ mod returned;
 mod session;
 mod subject;
 mod tls;
+mod upstream;
 mod variables;

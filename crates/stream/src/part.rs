@@ -13,6 +13,7 @@ use variables::{Find, TableBuilder, process};
 
 use crate::plan::Stream;
 use crate::session::Session;
+use crate::upstream::{self, OfSessions};
 use crate::{compile, door, proxy, returned, tls};
 
 /// The part.
@@ -42,6 +43,7 @@ impl ProtocolPart for Part {
             returned::DIRECTIVES,
             tls::DIRECTIVES,
             TlsSettings::<Session>::DIRECTIVES,
+            upstream::DIRECTIVES,
         ]
     }
 
@@ -91,6 +93,7 @@ impl CompiledPart for Compiled {
         let variables = compiler.registries.take::<TableBuilder<Session>>();
         self.0.variables = variables.finish().unwrap_or_default();
         self.0.debug_connections = generation.part::<DebugConnections>().unwrap_or_default();
+        rules::upstream::add::<OfSessions>(compiler, generation);
         let listening = self.0.bindings.iter().map(|binding| Listening {
             id: binding.id.clone(),
             options: binding.options.clone(),

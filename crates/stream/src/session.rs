@@ -37,6 +37,21 @@ pub(crate) enum Status {
     InternalServerError = 500,
     /// No peer could be connected to.
     BadGateway = 502,
+    /// More is to be done than may be at a time.
+    ServiceUnavailable = 503,
+}
+
+impl Status {
+    /// That of a number: what is no other's is a fault of ours.
+    pub(crate) fn of(number: u16) -> Status {
+        match number {
+            200 => Status::Ok,
+            403 => Status::Forbidden,
+            502 | 504 => Status::BadGateway,
+            503 => Status::ServiceUnavailable,
+            _ => Status::InternalServerError,
+        }
+    }
 }
 
 /// One client's session.

@@ -11,7 +11,7 @@ use conf::{Arity, Contexts, Declared, Fault, Line, ScopeRef, Setting, parse};
 use framework::compile::Compiler;
 use framework::generation::Generation;
 use http::request::Request;
-use rules::upstream::{LEAST_TIME, Upstreams};
+use rules::upstream::{LEAST_TIME, Servers, Upstreams};
 
 pub use selection::Selection;
 pub use sticky::AtEnd;
@@ -45,12 +45,15 @@ impl Upstreams for OfRequests {
 
     const BLOCK: &'static str = "http";
 
-    const DEFAULT_PORT: Option<u16> = Some(80);
+    const SERVERS: Servers = Servers {
+        default_port: Some(80),
+        are_named: true,
+    };
 
     const KEEPS_CONNECTIONS: bool = true;
 
-    fn least_time(block: ScopeRef<'_>) -> Result<Option<Timed>, Fault> {
-        block.own(&LEAST_TIME)
+    fn least_time() -> &'static Setting<Timed> {
+        &LEAST_TIME
     }
 
     fn sticky_line(block: ScopeRef<'_>) -> Option<&Line> {

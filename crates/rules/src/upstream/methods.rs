@@ -180,7 +180,7 @@ pub(super) fn read<'a, U: Upstreams>(
         &HASH.spec,
         &IP_HASH.spec,
         &LEAST_CONN.spec,
-        &LEAST_TIME.spec,
+        &U::least_time().spec,
         &RANDOM.spec,
         &P2C.spec,
     ];
@@ -199,7 +199,7 @@ pub(super) fn read<'a, U: Upstreams>(
     }
     let keeps_sessions = !lines.last().is_some_and(is_behind);
     let hash = block.own(&HASH)?;
-    let timed = U::least_time(block)?;
+    let timed = block.own(U::least_time())?;
     let two = block.own(&RANDOM)?;
     let method = match lines.last().map(|line| &*line.name.bytes) {
         Some(b"hash") => hash.as_ref().map_or(Method::Hash, |(_, method)| *method),

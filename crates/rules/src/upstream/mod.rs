@@ -35,7 +35,7 @@ use lookups::Lookup;
 use methods::Supported;
 pub use methods::{LEAST_TIME, timed};
 use protocol::BLOCKS;
-pub use protocol::Upstreams;
+pub use protocol::{Servers, Upstreams};
 use servers::Server;
 
 /// Read line by line, since a line is judged by the method before it.
@@ -205,7 +205,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     let checks = compiler.registry::<WrittenChecks<U>>();
     let checks = checks.borrow().of(&name.bytes);
     for (line, supported) in lines {
-        let server = Server::parse(line, supported, U::DEFAULT_PORT);
+        let server = Server::parse(line, supported, U::SERVERS);
         let mut server = server.map_err(|fault| fault.or_at(line.position).while_reading())?;
         server.checks.clone_from(&checks);
         if let Some(number) = server.number {
@@ -246,7 +246,11 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
     }
     let zone = block.own(&ZONE)?;
     if let Some(zone) = &zone {
-        name_zone::<U>(compiler, zone).map_err(Fault::while_reading)?;
+        let lines = block.own_lines(&ZONE.spec);
+        name_zone::<U>(compiler, zone).map_err(|fault| match lines.first() {
+            Some(line) => fault.or_at(line.position).while_reading(),
+            None => fault.while_reading(),
+        })?;
     }
     let sticky = U::sticky(compiler, block, &name.text())?;
     let resolving = match hosts.is_empty() {

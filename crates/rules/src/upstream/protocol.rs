@@ -1,12 +1,22 @@
 //! What differs between protocols that have `upstream` blocks.
 
 use ::upstream::Timed;
-use conf::{Contexts, Fault, Line, ScopeRef};
+use conf::{Contexts, Fault, Line, ScopeRef, Setting};
 use framework::compile::Compiler;
 use variables::Context;
 
 /// Where a directive stands that all groups have.
 pub(super) const BLOCKS: Contexts = Contexts::UPSTREAM.or(Contexts::STREAM_UPSTREAM);
+
+/// What lines of `server` may say in the groups of a protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Servers {
+    /// The port of one that is written without; `None` where one has to be written.
+    pub default_port: Option<u16>,
+    /// Whether something names a server: `sticky` by `route`, also while it drains (`drain`), and
+    /// `metrics` by `id`.
+    pub are_named: bool,
+}
 
 /// What `upstream` blocks are to one protocol.
 pub trait Upstreams: Sized + Send + Sync + 'static {
@@ -19,17 +29,14 @@ pub trait Upstreams: Sized + Send + Sync + 'static {
     /// The block that they stand in. Groups of one name in different blocks share nothing.
     const BLOCK: &'static str;
 
-    /// The port of a server that is written without one; `None` where one has to be written.
-    const DEFAULT_PORT: Option<u16>;
+    /// What lines of `server` may say.
+    const SERVERS: Servers;
 
     /// Whether connections may serve again once they have served.
     const KEEPS_CONNECTIONS: bool;
 
-    /// What `least_time` of a block goes by, where it is written.
-    ///
-    /// # Errors
-    /// Those of its line.
-    fn least_time(block: ScopeRef<'_>) -> Result<Option<Timed>, Fault>;
+    /// `least_time`: what can be measured of an answer.
+    fn least_time() -> &'static Setting<Timed>;
 
     /// The line of `sticky` of a block, if there is one.
     fn sticky_line(block: ScopeRef<'_>) -> Option<&Line>;

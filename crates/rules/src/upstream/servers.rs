@@ -11,6 +11,7 @@ use framework::address::{self, Written};
 use md5::{Digest, Md5};
 
 use super::methods::Supported;
+use super::protocol::Servers;
 
 /// One line of `server` in an `upstream` block.
 #[derive(Clone, Debug)]
@@ -44,16 +45,12 @@ impl Server {
     pub(super) fn parse(
         line: &Line,
         supported: Supported,
-        default_port: Option<u16>,
+        servers: Servers,
     ) -> Result<Server, Fault> {
-        Server::of_words(&line.args, supported, default_port)
+        Server::of_words(&line.args, supported, servers)
     }
 
-    fn of_words(
-        words: &[Word],
-        supported: Supported,
-        default_port: Option<u16>,
-    ) -> Result<Server, Fault> {
+    fn of_words(words: &[Word], supported: Supported, servers: Servers) -> Result<Server, Fault> {
         let [address, parameters @ ..] = words else {
             return Err(Fault::new(
                 "invalid number of arguments in \"server\" directive",
@@ -74,7 +71,7 @@ impl Server {
             route: None,
             number: None,
             checks: None,
-            default_port: default_port.unwrap_or(NO_PORT),
+            default_port: servers.default_port.unwrap_or(NO_PORT),
         };
         for word in parameters {
             let is_slow_start = word.bytes.starts_with(b"slow_start=");
@@ -88,6 +85,9 @@ impl Server {
             if &*word.bytes == b"service=" {
                 return Err(Fault::at(word, "service is empty"));
             }
+            if !servers.are_named && is_of_named(&word.bytes) {
+                return Err(Fault::invalid_parameter(word));
+            }
             if let Some(route) = word.bytes.strip_prefix(b"route=") {
                 server.route = Some(route_of(route).map_err(|text| Fault::at(word, text))?);
                 continue;
@@ -97,7 +97,7 @@ impl Server {
                 .ok_or_else(|| Fault::invalid_parameter(word))?;
         }
         server.check_service()?;
-        if default_port.is_none() {
+        if servers.default_port.is_none() {
             server.check_port()?;
         }
         Ok(server)
@@ -230,6 +230,11 @@ impl Server {
     }
 }
 
+/// Whether a parameter is of servers that something names.
+fn is_of_named(parameter: &[u8]) -> bool {
+    parameter == b"drain" || parameter.starts_with(b"route=") || parameter.starts_with(b"id=")
+}
+
 /// The port of a server that needs none.
 const NO_PORT: u16 = 0;
 
@@ -265,7 +270,11 @@ mod tests {
             position: Default::default(),
         };
         let words: Vec<Word> = line.split(' ').map(word).collect();
-        Server::of_words(&words, Supported::default(), Some(80)).map_err(|fault| fault.message)
+        let servers = Servers {
+            default_port: Some(80),
+            are_named: true,
+        };
+        Server::of_words(&words, Supported::default(), servers).map_err(|fault| fault.message)
     }
 
     #[test]

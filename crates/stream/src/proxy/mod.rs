@@ -1,32 +1,33 @@
 //! `proxy_pass`: a session is passed on to a peer of a group.
 //!
-//! Peers are tried until one can be connected to; then bytes ([`relay`]) or datagrams
-//! ([`datagrams`]) are carried both ways.
+//! Peers are tried by the loop that all protocols have ([`asking`]) until one can be connected to;
+//! then bytes ([`relay`]) or datagrams ([`datagrams`]) are carried both ways.
 
+mod asking;
 pub(crate) mod attempts;
 mod datagrams;
 mod relay;
 pub(crate) mod settings;
 pub(crate) mod variables;
 
-use std::io::{self, ErrorKind};
+use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
+use ::upstream::{Answered, Lease};
 use bytes::Bytes;
-use engine::net::{Address, ConnectStep, DatagramSocket, SocketOptions};
-use framework::address;
-use framework::workers::{ConnectError, connect_datagrams, connect_with};
-use logs::{Errno, Printable};
+use engine::net::Address;
+use framework::address::{self, Written};
+use logs::Printable;
+use rules::upstream::literal;
 use transport::Transport;
-use upstream::{Group, Selection};
 
 use crate::connection::ClientEnd;
 use crate::datagrams::{DatagramEnd, Listed};
 use crate::session::{Session, Status};
-use crate::subject::WithoutFields;
-use attempts::Attempt;
+use crate::upstream::{Group, Groups};
+use asking::{Asker, ByConnection, ByDatagrams, note_end};
 use settings::{Proxy, Target};
 
 /// Passes the session on; how it ends.
@@ -36,248 +37,149 @@ pub(crate) async fn serve(
     listed: &mut Option<Listed>,
 ) -> Status {
     let group = match &settings.target {
-        Target::Group(group) => Arc::clone(group),
+        Target::Group(group) => Ok(Arc::clone(group)),
         Target::Text(text) => {
             let mut address = Vec::new();
             text.append_to(session, &mut address);
-            match group_at(session, &address) {
-                Some(group) => group,
-                None => return Status::InternalServerError,
-            }
+            group_at(session, settings, &address).await
         }
     };
     let connection = Rc::clone(&session.connection);
-    let status = match &connection.end {
-        ClientEnd::Stream(client) => stream(session, settings, &group, client).await,
-        ClientEnd::Datagrams(client) => exchange(session, settings, &group, client, listed).await,
+    let status = match (group, &connection.end) {
+        (Err(status), _) => status,
+        (Ok(group), ClientEnd::Stream(client)) => stream(session, settings, &group, client).await,
+        (Ok(group), ClientEnd::Datagrams(client)) => {
+            exchange(session, settings, &group, client, listed).await
+        }
     };
     note_end(session);
-    status.unwrap_or_else(|status| status)
+    status
 }
 
-/// Carries a client's bytes to a peer, and the peer's back. The error is a session without a peer.
+/// Carries a client's bytes to a peer, and the peer's back.
 async fn stream(
     session: &mut Session,
     settings: &Proxy,
-    group: &Arc<Group>,
+    group: &Group,
     client: &Transport,
-) -> Result<Status, Status> {
-    let (upstream, mut selection) = connect(session, settings, group, try_stream).await?;
+) -> Status {
+    let mut selection = group.select(session, settings.tries.next_upstream_tries);
+    session.doing = " while connecting to upstream";
+    let (asker, asking) = (&mut Asker(session), &ByConnection(settings));
+    let answered = match ::upstream::ask(asker, &mut None, &mut selection, asking).await {
+        Ok(Ok(answered)) => answered,
+        Ok(Err(unanswered)) => return Status::of(unanswered.status),
+        Err(gone) => match gone {},
+    };
     // The peer has the session until the lease is dropped.
-    let _lease = selection.answered();
+    let Answered {
+        connection,
+        lease,
+        admitted: _admitted,
+        ..
+    } = answered;
+    let lease = RefCell::new(lease);
+    note_began(session, &lease);
     session.doing = " while proxying connection";
-    relay::run(session, settings, client, &upstream).await;
-    Ok(Status::Ok)
+    relay::run(session, settings, client, &connection, &lease).await;
+    Status::Ok
 }
 
-/// Carries a client's datagrams to a peer, and the peer's back. The error is a session without a
-/// peer.
+/// Carries a client's datagrams to a peer, and the peer's back.
 async fn exchange(
     session: &mut Session,
     settings: &Proxy,
-    group: &Arc<Group>,
+    group: &Group,
     client: &DatagramEnd,
     listed: &mut Option<Listed>,
-) -> Result<Status, Status> {
-    let connected = connect(session, settings, group, try_datagrams).await;
-    let (upstream, mut selection) = match connected {
-        Ok(connected) => connected,
-        Err(status) => {
-            session.take_first();
-            return Err(status);
+) -> Status {
+    let mut selection = group.select(session, settings.tries.next_upstream_tries);
+    session.doing = " while connecting to upstream";
+    let (asker, asking) = (&mut Asker(session), &ByDatagrams { settings, client });
+    match ::upstream::ask(asker, listed, &mut selection, asking).await {
+        Ok(Ok(answered)) => {
+            note_first_byte(session, &RefCell::new(answered.lease));
+            answered.answer
         }
-    };
-    session.doing = " while proxying connection";
-    let ended = datagrams::run(session, settings, client, &upstream, listed).await;
-    // Whether a peer receives is known only by what comes back.
-    if !ended.has_peer_failed {
-        selection.answered();
-    } else if selection.failed(engine::now()).disabled {
-        logs::error!(session, Warn, "upstream server temporarily disabled");
+        Ok(Err(unanswered)) => {
+            session.take_first();
+            Status::of(unanswered.status)
+        }
+        Err(gone) => match gone {},
     }
-    Ok(ended.status)
 }
 
-/// The group of the one server whose address variables have given.
-fn group_at(session: &Session, text: &[u8]) -> Option<Arc<Group>> {
+/// Tells the balancer how long it has taken to connect.
+fn note_began(session: &Session, lease: &RefCell<Option<Lease>>) {
+    if let Some(lease) = &mut *lease.borrow_mut()
+        && let Some(time) = session.attempts.last().and_then(|last| last.connect_time)
+    {
+        lease.session_began(time);
+    }
+}
+
+/// Tells the balancer of a session over UDP, which is over.
+fn note_first_byte(session: &Session, lease: &RefCell<Option<Lease>>) {
+    note_began(session, lease);
+    if let Some(lease) = &mut *lease.borrow_mut()
+        && let Some(attempt) = session.attempts.last()
+        && let Some(time) = attempt.first_byte_time.get()
+    {
+        lease.first_byte_came(time);
+    }
+}
+
+/// The servers that variables have named, or how the session ends.
+async fn group_at(session: &Session, settings: &Proxy, text: &[u8]) -> Result<Arc<Group>, Status> {
     let shown = Printable(text);
     let written = match address::parse(text) {
         Ok(written) => written,
         Err(why) => {
             logs::error!(session, Error, "{why} in upstream \"{shown}\"");
-            return None;
+            return Err(Status::InternalServerError);
         }
     };
+    if !written.unix {
+        let groups = session.generation.generation.part::<Groups>();
+        let groups = groups.unwrap_or_default();
+        if let Some(group) = groups.named(written.name, written.port, 0) {
+            return Ok(Arc::clone(group));
+        }
+    }
     if written.port.is_none() && !written.unix {
         let name = Printable(written.name);
         logs::error!(session, Error, "no port in upstream \"{name}\"");
-        return None;
+        return Err(Status::InternalServerError);
     }
-    let Some(address) = written.literal(0) else {
-        let name = Printable(written.name);
-        logs::error!(session, Error, "no resolver defined to resolve {name}");
-        return None;
-    };
-    Some(Group::of_one(Bytes::copy_from_slice(text), address))
+    match literal(text, &written) {
+        Some(group) => Ok(group),
+        None => look_up(session, settings, &written).await,
+    }
 }
 
-/// Tries the peers of a group until there is a connection to one, which `try_peer` makes: its inner
-/// error is logged, and tells of the peer; the outer one ends the session.
-async fn connect<T>(
-    session: &mut Session,
+/// The servers at the addresses of a name, or how the session ends.
+async fn look_up(
+    session: &Session,
     settings: &Proxy,
-    group: &Arc<Group>,
-    try_peer: impl AsyncFn(&mut Session, &Proxy, &Address) -> Result<Result<T, ()>, Status>,
-) -> Result<(T, Selection), Status> {
-    let client = session.connection.peer().ip();
-    let tries = settings.next_upstream_tries;
-    let mut selection = Selection::new(group, tries).by_client(client);
-    let began = engine::now();
-    session.doing = " while connecting to upstream";
-    loop {
-        let chosen = selection.next(engine::now());
-        let chosen = chosen.map(|peer| (peer.address.clone(), peer.name.clone()));
-        note_end(session);
-        let Some((address, name)) = chosen else {
-            session.attempts.push(Attempt::at(group.name.clone()));
-            logs::error!(session, Error, "no live upstreams");
-            return Err(Status::BadGateway);
-        };
-        session.attempts.push(Attempt::at(name));
-        match try_peer(session, settings, &address).await? {
-            Ok(connected) => {
-                selection.connected();
-                return Ok((connected, selection));
-            }
-            Err(()) => {
-                if selection.failed(engine::now()).disabled {
-                    logs::error!(session, Warn, "upstream server temporarily disabled");
-                }
-            }
-        }
-        if !may_try_next(settings, &selection, began) {
-            note_end(session);
-            return Err(Status::BadGateway);
-        }
+    written: &Written<'_>,
+) -> Result<Arc<Group>, Status> {
+    let name = written.name.strip_suffix(b".").unwrap_or(written.name);
+    let shown = Printable(name);
+    let resolving = &settings.resolving;
+    if !resolving.is_possible() {
+        logs::error!(session, Error, "no resolver defined to resolve {shown}");
+        return Err(Status::InternalServerError);
     }
-}
-
-/// Whether another peer is tried, as nginx's `ngx_stream_proxy_next_upstream` decides.
-fn may_try_next(settings: &Proxy, selection: &Selection, began: Instant) -> bool {
-    let timeout = settings.next_upstream_timeout;
-    let elapsed = engine::now().saturating_duration_since(began);
-    selection.tries_left() > 0 && settings.next_upstream && (timeout.is_zero() || elapsed < timeout)
-}
-
-/// Connects to one peer.
-async fn try_stream(
-    session: &mut Session,
-    settings: &Proxy,
-    address: &Address,
-) -> Result<Result<Transport, ()>, Status> {
-    let options = SocketOptions {
-        keepalive: settings.socket_keepalive,
-        ..SocketOptions::default()
-    };
-    let deadline = engine::now() + settings.connect_timeout;
-    // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.
-    let stream = match connect_with(address, &options, Some(deadline)).await {
-        Ok(stream) => stream,
-        Err(error) => return not_connected(session, address, &error).map(Err),
-    };
-    let transport = Transport::from(stream);
-    if session.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
-        transport.set_nodelay(true);
-    }
-    note_connected(session, "", &transport.local(), address);
-    Ok(Ok(transport))
-}
-
-/// Connects a socket of datagrams to one peer, which is told nothing by that.
-async fn try_datagrams(
-    session: &mut Session,
-    _: &Proxy,
-    address: &Address,
-) -> Result<Result<DatagramSocket, ()>, Status> {
-    let socket = match connect_datagrams(address).await {
-        Ok(socket) => socket,
-        Err(error) => return not_connected(session, address, &error).map(Err),
-    };
-    if let Ok(local) = socket.local() {
-        note_connected(session, "udp ", &local, address);
-    }
-    Ok(Ok(socket))
-}
-
-/// Logs why there is no connection. The error ends the session: no peer can do anything about a
-/// lack of room or of descriptors.
-fn not_connected(session: &Session, address: &Address, error: &ConnectError) -> Result<(), Status> {
-    match error {
-        ConnectError::Failed(failed) if failed.step == ConnectStep::Connect => {
-            tell_failure(session, address, &failed.error);
-            return Ok(());
+    match resolving.resolve(&session.generation, name).await {
+        Ok(addresses) => {
+            let port = written.port.unwrap_or_default();
+            let addresses = addresses.into_iter();
+            let addresses = addresses.map(|ip| Address::Inet(SocketAddr::new(ip, port)));
+            Ok(Group::of_addresses(Bytes::copy_from_slice(name), addresses))
         }
-        ConnectError::NotEnough(shortage) if shortage.is_told => {
-            logs::error!(session, Alert, "{shortage}");
+        Err(error) => {
+            logs::error!(session, Error, "{shown} could not be resolved ({error})");
+            Err(Status::InternalServerError)
         }
-        ConnectError::NotEnough(_) => {}
-        ConnectError::Failed(failed) => {
-            let error = Errno(&failed.error);
-            logs::error!(session, Alert, "socket() failed {error}");
-        }
-    }
-    Err(Status::InternalServerError)
-}
-
-/// Notes and logs that there is a connection to the peer that is tried.
-fn note_connected(session: &mut Session, udp: &str, local: &Address, address: &Address) {
-    if let Some(attempt) = session.attempts.last_mut() {
-        attempt.connect_time = Some(attempt.elapsed());
-    }
-    logs::error!(
-        &WithoutFields(session),
-        Info,
-        "{udp}proxy {local} connected to {address}"
-    );
-}
-
-/// Logs why there is no connection. As in nginx the failure of a call that ends at once names the
-/// address, and is critical unless it tells of the peer alone.
-fn tell_failure(session: &Session, address: &Address, error: &io::Error) {
-    if error.kind() == ErrorKind::TimedOut {
-        logs::error!(
-            session,
-            Error,
-            "upstream timed out (110: Connection timed out)"
-        );
-        return;
-    }
-    let is_of_peer = matches!(
-        error.kind(),
-        ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable
-            | ErrorKind::NetworkDown
-            | ErrorKind::WouldBlock
-    );
-    let shown = Errno(error);
-    match address {
-        Address::Inet(_) if is_of_peer => {
-            logs::error!(session, Error, "connect() failed {shown}");
-        }
-        _ if is_of_peer => {
-            logs::error!(session, Error, "connect() to {address} failed {shown}");
-        }
-        _ => logs::error!(session, Crit, "connect() to {address} failed {shown}"),
-    }
-}
-
-/// The try under way, if there is one, is over.
-fn note_end(session: &mut Session) {
-    if let Some(attempt) = session.attempts.last_mut()
-        && attempt.session_time.is_none()
-    {
-        attempt.session_time = Some(attempt.elapsed());
     }
 }

@@ -1,10 +1,11 @@
 //! Bytes both ways between a client and its peer, until one end closes (with `proxy_half_close`,
 //! until both do) or both are silent for too long.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
+use ::upstream::Lease;
 use engine::select::{Either, either};
 use transport::Transport;
 
@@ -28,6 +29,14 @@ enum Side {
     Upstream,
 }
 
+/// Who is told when a peer's first byte has come.
+#[derive(Clone, Copy)]
+struct FirstByte<'a> {
+    time: &'a Cell<Option<Duration>>,
+    /// What the peer has the session by: its group may be measuring.
+    lease: &'a RefCell<Option<Lease>>,
+}
+
 /// One of the two ways.
 struct Way<'a> {
     from: &'a Transport,
@@ -44,8 +53,8 @@ struct Way<'a> {
     active: &'a Cell<Instant>,
     /// Ways that are held back by their rate: meanwhile the session is not silent.
     held_back: &'a Cell<u8>,
-    /// The time until the sender's first byte is kept here, where that is asked for.
-    first_byte: Option<&'a Cell<Option<Duration>>>,
+    /// Who is told of the sender's first byte, where that is asked for.
+    first_byte: Option<FirstByte<'a>>,
 }
 
 /// Carries bytes both ways, and logs how that ends.
@@ -54,6 +63,7 @@ pub(super) async fn run(
     settings: &Proxy,
     client: &Transport,
     upstream: &Transport,
+    lease: &RefCell<Option<Lease>>,
 ) {
     let Some(attempt) = session.attempts.last() else {
         return;
@@ -80,7 +90,10 @@ pub(super) async fn run(
         sent: &session.sent,
         rate: settings.download_rate,
         began: attempt.began,
-        first_byte: Some(&attempt.first_byte_time),
+        first_byte: Some(FirstByte {
+            time: &attempt.first_byte_time,
+            lease,
+        }),
         ..up
     };
     let (side, ended) = if settings.half_close {
@@ -246,9 +259,13 @@ impl Way<'_> {
 
     fn note_first_byte(&self) {
         if let Some(first_byte) = self.first_byte
-            && first_byte.get().is_none()
+            && first_byte.time.get().is_none()
         {
-            first_byte.set(Some(engine::now().saturating_duration_since(self.began)));
+            let time = engine::now().saturating_duration_since(self.began);
+            first_byte.time.set(Some(time));
+            if let Some(lease) = &mut *first_byte.lease.borrow_mut() {
+                lease.first_byte_came(time);
+            }
         }
     }
 }

@@ -5,13 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Contexts, Declared, Fault, Part, ScopeRef, Setting, Template, Word, parse};
-use framework::address;
+use ::upstream::{Causes, Socket, Tries};
+use bytes::Bytes;
+use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
+use engine::net::SocketOptions;
 use framework::compile::Compiler;
-use upstream::Group;
+use rules::upstream::of_address;
+use transport::resolver::Resolving;
 use variables::{Compiling as _, Text};
 
 use crate::session::Session;
+use crate::upstream::Group;
 
 /// Where a directive of a server's upstreams may stand.
 const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
@@ -25,8 +29,10 @@ static PROXY_PASS: Setting<Pass> = Setting::new("proxy_pass", &["address"], |set
 })
 .contexts(Contexts::STREAM_SERVER)
 .manual(
-    "The server that sessions are passed on to: host:port, [ipv6]:port or unix:path; variables may \
-     stand for an address. The names of hosts are looked up when the configuration is read.",
+    "The servers that sessions are passed on to: host:port, [ipv6]:port, unix:path or the name of \
+     an `upstream` block. With variables it is found out for each session, and what is neither an \
+     address nor a block is looked up by `resolver`; else the names of hosts are looked up when \
+     the configuration is read.",
 );
 
 static PROXY_CONNECT_TIMEOUT: Setting<Duration> =
@@ -134,7 +140,6 @@ struct Pass {
 /// Whom sessions are passed on to, and how.
 pub(crate) struct Proxy {
     pub(crate) target: Target,
-    pub(crate) connect_timeout: Duration,
     /// Silence of both ends for so long ends the session.
     pub(crate) timeout: Duration,
     /// Bytes that may wait for one end before the other is not read on.
@@ -144,12 +149,11 @@ pub(crate) struct Proxy {
     pub(crate) upload_rate: u64,
     /// Bytes a second that are read from the server; 0 is no limit.
     pub(crate) download_rate: u64,
-    pub(crate) next_upstream: bool,
-    /// 0 is no limit.
-    pub(crate) next_upstream_tries: usize,
-    /// Zero is no limit.
-    pub(crate) next_upstream_timeout: Duration,
-    pub(crate) socket_keepalive: bool,
+    pub(crate) tries: Tries,
+    /// What the sockets of connections are.
+    pub(crate) socket: Socket,
+    /// Who looks up names that variables give.
+    pub(crate) resolving: Arc<Resolving>,
     /// Datagrams of a client that a session may have; 0 is no limit.
     pub(crate) requests: u64,
     /// Datagrams that answer each of the client's, if that is known.
@@ -160,7 +164,7 @@ pub(crate) struct Proxy {
 pub(crate) enum Target {
     /// These servers.
     Group(Arc<Group>),
-    /// The server at the address that the text gives.
+    /// Those that the text names.
     Text(Text<Session>),
 }
 
@@ -173,48 +177,58 @@ pub(crate) fn of_server(
     let Some(pass) = server.own(&PROXY_PASS)? else {
         return Ok(None);
     };
-    let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let place = server
         .own_lines(&PROXY_PASS.spec)
         .last()
         .map(|line| line.sequence());
     let proxy = Proxy {
         target: target(compiler, &pass)?,
-        connect_timeout: server.get(&PROXY_CONNECT_TIMEOUT)?,
         timeout: server.get(&PROXY_TIMEOUT)?,
         buffer_size: count(server.get(&PROXY_BUFFER_SIZE)?),
         half_close: server.get(&PROXY_HALF_CLOSE)?,
         upload_rate: server.get(&PROXY_UPLOAD_RATE)?,
         download_rate: server.get(&PROXY_DOWNLOAD_RATE)?,
-        next_upstream: server.get(&PROXY_NEXT_UPSTREAM)?,
-        next_upstream_tries: count(server.get(&PROXY_NEXT_UPSTREAM_TRIES)?),
-        next_upstream_timeout: server.get(&PROXY_NEXT_UPSTREAM_TIMEOUT)?,
-        socket_keepalive: server.get(&PROXY_SOCKET_KEEPALIVE)?,
+        tries: tries(server)?,
+        socket: Socket {
+            options: SocketOptions {
+                keepalive: server.get(&PROXY_SOCKET_KEEPALIVE)?,
+                ..SocketOptions::default()
+            },
+            name: Bytes::new(),
+        },
+        resolving: compiler.feature::<Resolving>(server)?,
         requests: server.get(&PROXY_REQUESTS)?,
         responses: server.written(&PROXY_RESPONSES)?,
     };
     Ok(Some((proxy, place.unwrap_or_default())))
 }
 
+/// For how long and how often peers are tried.
+fn tries(server: ScopeRef<'_>) -> Result<Tries, Fault> {
+    let next_upstream = if server.get(&PROXY_NEXT_UPSTREAM)? {
+        Causes::ERROR.with(Causes::TIMEOUT)
+    } else {
+        Causes::OFF
+    };
+    Ok(Tries {
+        connect_timeout: server.get(&PROXY_CONNECT_TIMEOUT)?,
+        send_timeout: server.get(&PROXY_TIMEOUT)?,
+        // As in nginx what a client sends meanwhile stays with the kernel, and so does its end.
+        ignore_client_abort: true,
+        next_upstream,
+        next_upstream_tries: count(server.get(&PROXY_NEXT_UPSTREAM_TRIES)?),
+        next_upstream_timeout: server.get(&PROXY_NEXT_UPSTREAM_TIMEOUT)?,
+    })
+}
+
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
 fn target(compiler: &Compiler<'_>, pass: &Pass) -> Result<Target, Fault> {
     let Pass { template, word } = pass;
-    if template
-        .parts
-        .iter()
-        .any(|part| !matches!(part, Part::Literal(_)))
-    {
+    if template.as_literal().is_none() {
         return Ok(Target::Text(compiler.text(template)));
     }
-    let fault = |text: &str| {
-        let text = format!("{text} in upstream \"{}\"", word.text());
-        Fault::at(word, text).while_reading()
-    };
-    let written = address::parse(&word.bytes).map_err(fault)?;
-    if written.port.is_none() && !written.unix {
-        return Err(fault("no port"));
-    }
-    let addresses = written.resolve(compiler.files, 0);
-    let addresses = addresses.ok_or_else(|| fault("host not found"))?;
-    let name = bytes::Bytes::copy_from_slice(&word.bytes);
-    Ok(Target::Group(Group::of_addresses(name, addresses)))
+    of_address(compiler, word, &word.bytes).map(Target::Group)
 }

@@ -36,7 +36,8 @@ const CONTEXTS: Contexts = Contexts::HTTP
     .or(Contexts::LOCATION)
     .or(Contexts::UPSTREAM)
     .or(Contexts::STREAM)
-    .or(Contexts::STREAM_SERVER);
+    .or(Contexts::STREAM_SERVER)
+    .or(Contexts::STREAM_UPSTREAM);
 
 /// Where name servers listen unless another port is written.
 const DEFAULT_PORT: u16 = 53;
