@@ -368,3 +368,6 @@ fn choose<C: Caller>(
         AttemptError::Failed(Failure::new(Causes::NO_LIVE, status, CONNECTING))
     })
 }
+
+#[cfg(test)]
+mod tests;
