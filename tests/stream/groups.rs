@@ -294,3 +294,58 @@ fn sessions_wait_where_the_group_says_so() {
         ));
     }
 }
+
+/// What monitoring is told: of a group of `stream` that it stands there, since one of `http` may
+/// have the same name.
+#[test]
+fn metrics_tell_of_groups() {
+    if is_nginx() {
+        return;
+    }
+    let (server, dead) = (speaker(), free_port());
+    for engine in each_engine() {
+        let (tcp, http) = (free_port(), free_port());
+        let mut master = Master::new();
+        master.configure(&format!(
+            "error_log @/logs/info.log info;\nevents {{ {engine} }}
+             http {{ access_log off; upstream back {{ server 127.0.0.1:1; }}
+                 server {{ listen 127.0.0.1:{http}; metrics; }} }}
+             stream {{
+                 log_format peers $upstream_addr; access_log @/logs/sessions.log peers;
+                 upstream back {{ zone back 64k; server 127.0.0.1:{dead};
+                     server 127.0.0.1:{server} weight=2; }}
+                 server {{ listen 127.0.0.1:{tcp}; proxy_pass back; }}
+             }}"
+        ));
+        master.start();
+        for _ in 0..3 {
+            assert_eq!(asked(tcp), Some(server));
+        }
+        sessions(&master, 3);
+        let get = |path: &str| {
+            use std::io::Write;
+            let mut client = connect(http);
+            write!(client, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();
+            String::from_utf8(rest(&mut client)).unwrap()
+        };
+        let of = |name: &str, block: &str, port: u16| {
+            format!(
+                "{name}{{upstream=\"back\"{block},server=\"127.0.0.1:{port}\",\
+                 peer=\"127.0.0.1:{port}\"}}"
+            )
+        };
+        let page = get("");
+        let stream = ",block=\"stream\"";
+        for line in [
+            of("tidegate_upstream_requests_total", stream, server) + " 3",
+            of("tidegate_upstream_requests_total", "", 1) + " 0",
+            of("tidegate_upstream_fails_total", stream, dead) + " 1",
+            of("tidegate_upstream_unavailable_total", stream, dead) + " 1",
+        ] {
+            assert!(
+                page.lines().any(|known| known == line),
+                "{line} is not in:\n{page}"
+            );
+        }
+    }
+}

@@ -5,13 +5,15 @@ use std::time::Instant;
 use ::upstream::{Counts, Load, Peer, SideOf, Standing};
 use base::json;
 use http::request::Request;
+use rules::upstream::{Block, Blocks};
 
 use super::page::{Page, escaped};
-use crate::upstream::{Group, Groups};
 
 /// A group of an `upstream` block.
 pub(super) struct GroupNumbers {
     name: String,
+    /// The block that its block stands in, where that is not `http`.
+    block: Option<&'static str>,
     zone: Option<String>,
     /// `None` where it is not bounded how many requests are under way.
     load: Option<Load>,
@@ -131,16 +133,17 @@ const FAMILIES: [Family; 7] = [
 
 /// Those of the configuration that serves a request.
 pub(super) fn of(request: &Request) -> Vec<GroupNumbers> {
-    let groups = request.local.generation.part::<Groups>();
+    let blocks = request.local.generation.part::<Blocks>();
     let now = engine::now();
-    let blocks = groups.iter().flat_map(|groups| groups.blocks());
-    blocks.map(|group| GroupNumbers::of(group, now)).collect()
+    let blocks = blocks.iter().flat_map(|blocks| blocks.iter());
+    blocks.map(|block| GroupNumbers::of(block, now)).collect()
 }
 
 impl GroupNumbers {
-    fn of(group: &Group, now: Instant) -> GroupNumbers {
+    fn of(block: &Block, now: Instant) -> GroupNumbers {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let peers = group.shared.peers();
+        let group = &block.group;
+        let peers = group.peers();
         let mut servers: Vec<ServerNumbers> = Vec::new();
         for (side, is_backup) in [(SideOf::Peers, false), (SideOf::Backups, true)] {
             for peer in peers.side(side).iter() {
@@ -155,10 +158,23 @@ impl GroupNumbers {
             }
         }
         GroupNumbers {
-            name: text(group.name()),
-            zone: group.zone().map(|zone| text(zone)),
-            load: group.shared.load(),
+            name: text(&group.name),
+            block: Some(block.stands_in).filter(|name| *name != "http"),
+            zone: block.zone.as_ref().map(|zone| text(zone)),
+            load: group.load(),
             servers,
+        }
+    }
+}
+
+impl GroupNumbers {
+    /// What samples are known by. A group of another block than `http` says so: both may have the
+    /// same name.
+    fn label(&self) -> String {
+        let name = escaped(&self.name);
+        match self.block {
+            Some(block) => format!("upstream=\"{name}\",block=\"{block}\""),
+            None => format!("upstream=\"{name}\""),
         }
     }
 }
@@ -206,9 +222,7 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
     let loads = groups
         .iter()
         .filter_map(|group| Some((group, group.load.as_ref()?)));
-    let loads: Vec<(String, &Load)> = loads
-        .map(|(group, load)| (format!("upstream=\"{}\"", escaped(&group.name)), load))
-        .collect();
+    let loads: Vec<(String, &Load)> = loads.map(|(group, load)| (group.label(), load)).collect();
     for (name, kind, help, number) in LOAD_FAMILIES {
         if loads.is_empty() {
             break;
@@ -231,10 +245,11 @@ pub(super) fn prometheus(groups: &[GroupNumbers], page: &mut Page) {
 }
 
 fn labels(group: &GroupNumbers, server: &ServerNumbers) -> String {
-    let [group, name, peer] = [&group.name, &server.server, &server.peer].map(|text| escaped(text));
+    let [name, peer] = [&server.server, &server.peer].map(|text| escaped(text));
+    let group = group.label();
     let number = server.number.map(|number| format!(",id=\"{number}\""));
     let number = number.unwrap_or_default();
-    format!("upstream=\"{group}\",server=\"{name}\",peer=\"{peer}\"{number}")
+    format!("{group},server=\"{name}\",peer=\"{peer}\"{number}")
 }
 
 /// As an array of JSON.
@@ -242,6 +257,9 @@ pub(super) fn json(groups: &[GroupNumbers], json: &mut json::Writer) {
     for group in groups {
         json.object(|json| {
             json.key("upstream").string(&group.name);
+            if let Some(block) = group.block {
+                json.key("block").string(block);
+            }
             if let Some(zone) = &group.zone {
                 json.key("zone").string(zone);
             }

@@ -153,7 +153,37 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     if !blocks.is_empty() {
         generation.services.push(Arc::new(Limits(blocks)));
     }
+    let known = generation.part::<Blocks>();
+    let mut all = known.map(|known| known.0.clone()).unwrap_or_default();
+    all.extend(groups.blocks().map(|group| Block {
+        stands_in: U::BLOCK,
+        zone: group.zone.clone(),
+        group: Arc::clone(&group.shared),
+    }));
+    generation.add(Blocks(all));
     generation.add(groups);
+}
+
+/// The `upstream` blocks of all protocols, for people and monitoring.
+#[derive(Debug, Default)]
+pub struct Blocks(Vec<Block>);
+
+/// An `upstream` block, whatever is placed among its servers.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The block that it stands in.
+    pub stands_in: &'static str,
+    /// What `zone` calls it; `None` where there is none.
+    pub zone: Option<Bytes>,
+    /// Its servers.
+    pub group: Arc<::upstream::Group>,
+}
+
+impl Blocks {
+    /// All of them: by protocol, and in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.0.iter()
+    }
 }
 
 struct Entry<U: Upstreams> {

@@ -30,7 +30,7 @@ use framework::zone::{Refused, SIZE_MIN, State, Tell};
 use transport::resolver::Resolving;
 
 pub use checks::WrittenChecks;
-pub use groups::{Group, Groups, add, literal, of_address};
+pub use groups::{Block, Blocks, Group, Groups, add, literal, of_address};
 use lookups::Lookup;
 use methods::Supported;
 pub use methods::{LEAST_TIME, timed};
