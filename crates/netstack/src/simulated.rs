@@ -40,7 +40,7 @@ impl Default for WireFaults {
 }
 
 /// One of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// One.
     Near,
@@ -63,6 +63,8 @@ pub struct Wire {
     pub now: Duration,
     /// What may happen from now on.
     pub faults: WireFaults,
+    /// Frames that were lost or damaged.
+    pub lost: u32,
     random: u64,
     count: u64,
     to_near: Direction,
@@ -76,6 +78,7 @@ impl Wire {
         Wire {
             now: Duration::ZERO,
             faults,
+            lost: 0,
             random: seed,
             count: 0,
             to_near: Direction::default(),
@@ -101,12 +104,14 @@ impl Wire {
     /// Sends a frame from one end to the other.
     pub fn send(&mut self, from: Side, frame: &[u8]) {
         if self.chance(self.faults.loss) {
+            self.lost += 1;
             return;
         }
         let copies = 1 + u32::from(self.chance(self.faults.duplicate));
         for _ in 0..copies {
             let mut frame = frame.to_vec();
             if self.chance(self.faults.corrupt) {
+                self.lost += 1;
                 let bit = self.random(frame.len() as u64 * 8) as usize;
                 if let Some(byte) = frame.get_mut(bit / 8) {
                     *byte ^= 1 << (bit % 8);

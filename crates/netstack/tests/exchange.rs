@@ -2,11 +2,43 @@
 
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{Hosts, content, events, ms, read};
-use netstack::simulated::WireFaults;
+use netstack::simulated::{Wire, WireFaults};
 use netstack::tcp;
 use netstack::{ConnectionId, Event};
+
+/// Checks that one direction never stands still for longer than RFC 6298 allows.
+struct Patience {
+    /// When something last came, and how much had been lost by then and the time before.
+    came: Duration,
+    lost: [u32; 2],
+}
+
+impl Patience {
+    fn new(wire: &Wire) -> Patience {
+        Patience {
+            came: wire.now,
+            lost: [wire.lost; 2],
+        }
+    }
+
+    /// The timeout is a second at first, three after a lost SYN, and below one with the round trips
+    /// of these wires. A loss, also one of the last pause, whose doubling may still hold, doubles
+    /// it.
+    fn note(&mut self, wire: &Wire, has_come: bool) {
+        let lost = wire.lost - self.lost[0];
+        let longest = ms(3100) * (1 << lost.min(16));
+        let pause = wire.now - self.came;
+        assert!(pause <= longest, "{pause:?} with {lost} losses");
+        if has_come {
+            self.came = wire.now;
+            self.lost = [self.lost[1], wire.lost];
+        }
+    }
+}
 
 /// Sends `request` one way and `response` the other, each followed by its end, and has everything
 /// end in order. What both have got, and how long it took.
@@ -16,6 +48,7 @@ fn exchange(hosts: &mut Hosts, request: &Bytes, response: &Bytes) -> (Vec<u8>, V
     let mut unsent = [request.clone(), response.clone()];
     let mut received = [Vec::new(), Vec::new()];
     let mut ended = [false; 2];
+    let mut patience = [Patience::new(&hosts.wire), Patience::new(&hosts.wire)];
     loop {
         let ends: [(usize, ConnectionId); 2] = [(0, client), (1, server)];
         for (side, id) in ends {
@@ -36,8 +69,12 @@ fn exchange(hosts: &mut Hosts, request: &Bytes, response: &Bytes) -> (Vec<u8>, V
                     stack.finish(id).unwrap();
                 }
             }
-            received[side].extend(read(stack, id));
+            let news = read(stack, id);
             ended[side] = stack.receive(id, &mut [0]) == Ok(Some(0));
+            if !ended[side] {
+                patience[side].note(&hosts.wire, !news.is_empty());
+            }
+            received[side].extend(news);
         }
         if ended == [true, true] {
             break;

@@ -231,7 +231,8 @@ impl Connection {
         {
             let elapsed = clocks.now(now).wrapping_sub(timestamps.echo);
             // An echo of the future, or of weeks ago, is none of ours.
-            if elapsed < u32::MAX / 2 {
+            let is_ours = elapsed < u32::MAX / 2;
+            if is_ours && !self.is_late(timestamps.echo) {
                 let sample = Duration::from_millis(u64::from(elapsed));
                 self.round_trip.sample(sample);
             }
@@ -241,6 +242,19 @@ impl Connection {
             self.timed = None;
             self.round_trip.sample(now.saturating_sub(sent));
         }
+    }
+
+    /// Whether an acknowledgment answers what was sent before it was sent again. The one that came
+    /// at its time was lost then, so that the time until this one tells of the timer: samples of it
+    /// would double the timeout with each acknowledgment that is lost.
+    fn is_late(&mut self, echo: u32) -> bool {
+        let Some((end, began)) = self.resent else {
+            return false;
+        };
+        if end <= self.acknowledged {
+            self.resent = None;
+        }
+        echo.wrapping_sub(began).cast_signed() < 0
     }
 
     /// Whether the application, which waits for that, can send a good piece again.

@@ -330,6 +330,8 @@ pub(crate) struct Connection {
     round_trip: RoundTrip,
     /// A segment that is timed, by its end, where there are no timestamps.
     timed: Option<(Sequence, Duration)>,
+    /// The end of what was sent again and is not acknowledged, and our clock when that began.
+    resent: Option<(Sequence, u32)>,
     last_sent: Duration,
     send_timer: SendTimer,
     /// The timer for a closed window is over: something has to be sent into it.
@@ -415,6 +417,7 @@ impl Connection {
             recovery: Recovery::new(ours, agreed.sack),
             round_trip,
             timed: None,
+            resent: None,
             last_sent: now,
             send_timer: SendTimer::Off,
             probe_is_due: false,

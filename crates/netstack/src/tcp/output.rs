@@ -120,8 +120,13 @@ impl Connection {
             Fin::No
         };
         let outgoing = self.segment_at(now, from, length, fin);
-        self.recovery.on_sent_again(end_of(&outgoing));
+        let end = end_of(&outgoing);
+        self.recovery.on_sent_again(end);
         self.timed = None;
+        if let Some(clocks) = self.agreed.timestamps {
+            let (before, began) = self.resent.unwrap_or((end, clocks.now(now)));
+            self.resent = Some((before.max(end), began));
+        }
         outgoing
     }
 

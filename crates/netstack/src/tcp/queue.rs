@@ -117,9 +117,15 @@ impl Queue {
         self.length
     }
 
-    /// Memory that the queue keeps from others.
+    /// Memory that the queue takes. A foreign piece counts for what is left of it: its memory is
+    /// the application's, and a window that waited for the whole piece would stand still at its
+    /// end.
     pub(crate) fn occupied(&self) -> usize {
-        self.length + self.acknowledged + self.chunks.len() * CHUNK_OVERHEAD
+        let dead = match self.chunks.front() {
+            Some(Chunk::Own(_)) => self.acknowledged,
+            _ => 0,
+        };
+        self.length + dead + self.chunks.len() * CHUNK_OVERHEAD
     }
 
     /// Appends bytes.

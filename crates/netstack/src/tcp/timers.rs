@@ -61,6 +61,8 @@ impl Default for KeepAlive {
 pub(crate) struct KeepAliveTimer {
     settings: Option<KeepAlive>,
     heard: Duration,
+    /// When it was last asked, and how often since it was heard.
+    asked: Duration,
     unanswered: u32,
     pub(crate) is_due: bool,
 }
@@ -70,6 +72,7 @@ impl KeepAliveTimer {
         KeepAliveTimer {
             settings: None,
             heard: now,
+            asked: now,
             unanswered: 0,
             is_due: false,
         }
@@ -88,7 +91,10 @@ impl KeepAliveTimer {
 
     fn deadline(&self) -> Option<Duration> {
         let settings = self.settings?;
-        Some(self.heard + settings.idle + settings.interval * self.unanswered)
+        Some(match self.unanswered {
+            0 => self.heard + settings.idle,
+            _ => self.asked + settings.interval,
+        })
     }
 
     /// Asks, if it is time. Whether it has asked often enough in vain.
@@ -103,6 +109,7 @@ impl KeepAliveTimer {
             return true;
         }
         self.unanswered += 1;
+        self.asked = now;
         self.is_due = true;
         false
     }
