@@ -5,10 +5,12 @@
 //! [`net::connect`](crate::net::connect), as another task of the same runtime, or from outside with a [`Client`], whose
 //! calls never wait. Files are real; jobs that would block run at once.
 //!
-//! Datagrams get lost, come twice and overtake each other, where the faults say so.
+//! Datagrams get lost, come twice and overtake each other, where the faults say so. So do the frames of streams that our own
+//! TCP stack carries ([`Streams::Tcp`]); other streams lose nothing.
 //!
-//! Not simulated: loss on streams (they hide it behind delays), Unix sockets, the order in which threads run.
+//! Not simulated: Unix sockets, the order in which threads run.
 
+mod carrier;
 mod mailbox;
 mod network;
 
@@ -35,8 +37,8 @@ use crate::reserve::READ_AWAY_MAX;
 use crate::runtime::Runtime;
 use crate::settings::Settings;
 
-pub use network::Faults;
-use network::{End, Listening, Network, Place};
+use network::{Connecting, End, Network, Place};
+pub use network::{Faults, Streams};
 
 thread_local! {
     /// The network of this thread's simulated runtime.
@@ -85,13 +87,7 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
     {
         return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
     }
-    let listener = Listening {
-        address,
-        waiting: VecDeque::new(),
-        errors: VecDeque::new(),
-    };
-    let number = network.new_number();
-    network.listeners.insert(number, listener);
+    let number = network.listen(address)?;
     let socket = BoundSocket::new(Socket::Simulated(number));
     Ok((socket, Address::Inet(address)))
 }
@@ -101,7 +97,12 @@ pub fn listen(address: Address) -> io::Result<(BoundSocket, Address)> {
 /// # Errors
 /// `NotConnected` without a simulated runtime on this thread.
 pub fn set_faults(faults: Faults) -> io::Result<()> {
-    network()?.borrow_mut().faults = faults;
+    let network = network()?;
+    let mut network = network.borrow_mut();
+    if let Some(carrier) = &mut network.carrier {
+        carrier.set_faults(&faults);
+    }
+    network.faults = faults;
     Ok(())
 }
 
@@ -141,8 +142,8 @@ impl Client {
         let socket = network.borrow_mut().new_end();
         let stands = network.borrow_mut().connect(socket, address)?;
         match stands {
-            Some(_) => Ok(Client { network, socket }),
-            None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            Connecting::Stands(_) | Connecting::Carried => Ok(Client { network, socket }),
+            Connecting::Unanswered => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
         }
     }
 
@@ -428,6 +429,7 @@ impl Sim {
                     complete(key, OpKind::Accept, accepted_outcome(accepted));
                 }
             }
+            Place::Carrier => self.network.borrow_mut().resume_carrier(),
             Place::Mailbox(number) => {
                 if let Some(key) = self.hearing.remove(&number) {
                     complete(key, OpKind::RecvMsg, Outcome::Ready);
@@ -442,6 +444,11 @@ impl Sim {
                 if pending.connecting.is_some_and(|at| at <= now) {
                     pending.connecting = None;
                     complete(key, OpKind::Connect, Outcome::Connected(Ok(())));
+                } else if pending.connecting.is_some()
+                    && let Some(outcome) = self.network.borrow().connect_outcome(socket)
+                {
+                    pending.connecting = None;
+                    complete(key, OpKind::Connect, Outcome::Connected(outcome));
                 }
                 let receiving = pending.receiving;
                 let sending = pending.sending.take();
@@ -530,8 +537,12 @@ impl Engine for Sim {
             Op::Connect { address } => {
                 let connecting = self.network.borrow_mut().connect(socket, &address);
                 match connecting {
-                    Ok(at) => {
-                        self.pending(socket, key).connecting = Some(at.unwrap_or(Duration::MAX));
+                    Ok(connecting) => {
+                        let at = match connecting {
+                            Connecting::Stands(at) => at,
+                            Connecting::Carried | Connecting::Unanswered => Duration::MAX,
+                        };
+                        self.pending(socket, key).connecting = Some(at);
                         None
                     }
                     Err(error) => Some(Outcome::Connected(Err(error))),
@@ -732,9 +743,8 @@ impl Engine for Sim {
 
     fn forget_listener(&mut self, socket: &Socket) {
         let mut network = self.network.borrow_mut();
-        let listener = listening(socket).and_then(|number| network.listeners.remove(&number));
-        for (_, server) in listener.into_iter().flat_map(|listener| listener.waiting) {
-            network.close(server);
+        if let Some(number) = listening(socket) {
+            network.forget_listener(number);
         }
     }
 
@@ -785,8 +795,13 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     /// What a client gets from an echo server, and when, in a run with many faults.
-    fn run(seed: u64) -> (Vec<u8>, u128, bool) {
+    fn run(seed: u64, streams: Streams) -> (Vec<u8>, u128, bool) {
         let faults = Faults {
+            streams,
+            loss: 50,
+            duplicate: 20,
+            reorder: 100,
+            corrupt: 5,
             short_receive: 400,
             short_send: 400,
             reset: 2,
@@ -843,16 +858,18 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_itself_and_seeds_differ() {
-        let first = run(1);
-        assert_eq!(first, run(1));
-        let outcomes: Vec<_> = (0..40).map(run).collect();
-        assert!(outcomes.iter().any(|(_, _, reset)| *reset));
-        assert!(
-            outcomes
-                .iter()
-                .any(|(bytes, _, reset)| !*reset && bytes.len() == 20_000)
-        );
-        assert!(outcomes.iter().any(|outcome| outcome.1 != first.1));
+        for streams in [Streams::Direct, Streams::Tcp] {
+            let first = run(1, streams);
+            assert_eq!(first, run(1, streams));
+            let outcomes: Vec<_> = (0..40).map(|seed| run(seed, streams)).collect();
+            assert!(outcomes.iter().any(|(_, _, reset)| *reset));
+            assert!(
+                outcomes
+                    .iter()
+                    .any(|(bytes, _, reset)| !*reset && bytes.len() == 20_000)
+            );
+            assert!(outcomes.iter().any(|outcome| outcome.1 != first.1));
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults. Datagrams are in
 //! `mailbox.rs`.
 //!
+//! Streams go from end to end by themselves, or over TCP stacks and a wire (`carrier.rs`), as the faults say.
+//!
 //! It knows sockets by number and nothing of operations. Whatever will change at some place is noted as an event with its
 //! time; the engine looks at that place when the time has come.
 
@@ -10,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::carrier::{self, Carried, Carrier, News};
 use super::mailbox::Mailbox;
 use crate::net::Address;
 
@@ -30,12 +33,25 @@ pub struct Faults {
     pub window: usize,
     /// Connections that a listener holds before more of them are left without an answer.
     pub backlog: usize,
-    /// Chance that a datagram gets lost.
+    /// Chance that a datagram, or a frame, gets lost.
     pub loss: u32,
-    /// Chance that a datagram comes twice.
+    /// Chance that a datagram, or a frame, comes twice.
     pub duplicate: u32,
-    /// Chance that a datagram overtakes those before it, if the delays are such.
+    /// Chance that a datagram, or a frame, overtakes those before it, if the delays are such.
     pub reorder: u32,
+    /// Chance that a bit of a frame changes.
+    pub corrupt: u32,
+    /// What carries streams, for as long as the simulation lasts.
+    pub streams: Streams,
+}
+
+/// What carries the streams of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// The simulation itself: they lose nothing.
+    Direct,
+    /// Frames of our own TCP stack, with which happens what the faults say.
+    Tcp,
 }
 
 impl Default for Faults {
@@ -51,6 +67,8 @@ impl Default for Faults {
             loss: 0,
             duplicate: 0,
             reorder: 0,
+            corrupt: 0,
+            streams: Streams::Direct,
         }
     }
 }
@@ -69,10 +87,13 @@ pub(super) struct Network {
     /// When something may have changed, and where; in order of time, then of arrival.
     pub(super) events: BinaryHeap<Reverse<(Duration, u64, Place)>>,
     pub(super) next_event: u64,
+    /// What carries streams, where they do not go by themselves.
+    pub(super) carrier: Option<Carrier>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
+    Carrier,
     End(i32),
     Listener(i32),
     Mailbox(i32),
@@ -102,12 +123,31 @@ pub(super) struct End {
     pub(super) reset_at: Option<Duration>,
     pub(super) write_ended: bool,
     pub(super) reset_on_close: bool,
+    /// Its connection, where a carrier has it, and what came of the attempt to make it.
+    pub(super) carried: Option<Carried>,
+    pub(super) connected: Option<Result<(), i32>>,
+}
+
+/// What comes of asking for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Connecting {
+    /// It stands at that time.
+    Stands(Duration),
+    /// It is the carrier's to say.
+    Carried,
+    /// There will be no answer.
+    Unanswered,
 }
 
 impl Network {
     /// A network without listeners or connections, driven by `seed`.
     pub(super) fn new(seed: u64, faults: Faults) -> Network {
+        let carrier = match faults.streams {
+            Streams::Direct => None,
+            Streams::Tcp => Some(Carrier::new(seed, &faults)),
+        };
         Network {
+            carrier,
             now: Duration::ZERO,
             random: seed,
             faults,
@@ -191,24 +231,25 @@ impl Network {
             reset_at: None,
             write_ended: false,
             reset_on_close: false,
+            carried: None,
+            connected: None,
         };
         self.ends.insert(socket, end);
         socket
     }
 
-    /// Connects an end. The time at which it stands; `None` when nobody will answer.
-    pub(super) fn connect(
-        &mut self,
-        client: i32,
-        address: &Address,
-    ) -> io::Result<Option<Duration>> {
+    /// Connects an end.
+    pub(super) fn connect(&mut self, client: i32, address: &Address) -> io::Result<Connecting> {
+        if self.carrier.is_some() {
+            return self.connect_carried(client, address);
+        }
         let number = self
             .listener_at(address)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ECONNREFUSED))?;
         let backlog = self.faults.backlog;
         let listener = self.listeners.get(&number).ok_or(io::ErrorKind::NotFound)?;
         if listener.waiting.len() >= backlog {
-            return Ok(None);
+            return Ok(Connecting::Unanswered);
         }
         let Address::Inet(wanted) = *address else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -232,7 +273,96 @@ impl Network {
         self.happens_at(arrives, Place::Listener(number));
         let stands = arrives + (arrives - self.now);
         self.happens_at(stands, Place::End(client));
-        Ok(Some(stands))
+        Ok(Connecting::Stands(stands))
+    }
+
+    fn connect_carried(&mut self, client: i32, address: &Address) -> io::Result<Connecting> {
+        let Address::Inet(wanted) = *address else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let end = self.ends.get_mut(&client);
+        if let (Some(carrier), Some(end)) = (&mut self.carrier, end) {
+            let carried = carrier.connect(self.now, end.local, wanted)?;
+            carrier.name(carried, client);
+            end.carried = Some(carried);
+            end.peer = wanted;
+        }
+        self.run_carrier();
+        Ok(Connecting::Carried)
+    }
+
+    /// Takes a listener's address.
+    pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<i32> {
+        let number = self.new_number();
+        if let Some(carrier) = &mut self.carrier {
+            carrier.listen(number, address, self.faults.backlog)?;
+        }
+        let listener = Listening {
+            address,
+            waiting: VecDeque::new(),
+            errors: VecDeque::new(),
+        };
+        self.listeners.insert(number, listener);
+        Ok(number)
+    }
+
+    /// Nobody accepts at a listener any more.
+    pub(super) fn forget_listener(&mut self, number: i32) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.unlisten(number);
+            self.run_carrier();
+        }
+        let listener = self.listeners.remove(&number);
+        for (_, server) in listener.into_iter().flat_map(|listener| listener.waiting) {
+            self.close(server);
+        }
+    }
+
+    /// Has the carrier do what it can do now, and come again when there is more.
+    pub(super) fn run_carrier(&mut self) {
+        let now = self.now;
+        let Some(carrier) = &mut self.carrier else {
+            return;
+        };
+        let news = carrier.run(now);
+        let next = carrier.next();
+        if let Some(at) = next
+            && carrier.scheduled.is_none_or(|before| at < before)
+        {
+            carrier.scheduled = Some(at);
+            self.happens_at(at, Place::Carrier);
+        }
+        for news in news {
+            let (number, place) = match news {
+                News::Listener(number) => (number, Place::Listener(number)),
+                News::Connected(number) | News::Closed(number, _) | News::End(number) => {
+                    (number, Place::End(number))
+                }
+            };
+            let outcome = match news {
+                News::Connected(_) => Some(Ok(())),
+                News::Closed(_, reason) => Some(Err(carrier::errno(reason))),
+                News::Listener(_) | News::End(_) => None,
+            };
+            if let (Some(outcome), Some(end)) = (outcome, self.ends.get_mut(&number)) {
+                end.connected.get_or_insert(outcome);
+            }
+            self.happens_at(now, place);
+        }
+    }
+
+    /// The time for which the carrier has asked has come.
+    pub(super) fn resume_carrier(&mut self) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.scheduled = None;
+        }
+        self.run_carrier();
+    }
+
+    /// What came of a connection that the carrier makes, once it is known.
+    pub(super) fn connect_outcome(&self, socket: i32) -> Option<io::Result<()>> {
+        let outcome = self.ends.get(&socket)?.connected?;
+        Some(outcome.map_err(io::Error::from_raw_os_error))
     }
 
     pub(super) fn accept(&mut self, number: i32) -> Option<io::Result<(i32, SocketAddr)>> {
@@ -247,6 +377,18 @@ impl Network {
 
     /// Takes the server's end of a connection that has arrived at a listener.
     pub(super) fn take_waiting(&mut self, number: i32) -> Option<i32> {
+        if let Some(carrier) = &mut self.carrier {
+            let (carried, local, peer) = carrier.accept(number)?;
+            let server = self.new_end();
+            if let Some(end) = self.ends.get_mut(&server) {
+                (end.local, end.peer) = (local, peer);
+                end.carried = Some(carried);
+            }
+            if let Some(carrier) = &mut self.carrier {
+                carrier.name(carried, server);
+            }
+            return Some(server);
+        }
         let now = self.now;
         let waiting = &mut self.listeners.get_mut(&number)?.waiting;
         let at = waiting.iter().position(|(arrives, _)| *arrives <= now)?;
@@ -261,6 +403,9 @@ impl Network {
         }
         if end.write_ended {
             return Err(io::Error::from_raw_os_error(libc::EPIPE));
+        }
+        if let Some(carried) = end.carried {
+            return self.send_carried(from, carried, bytes);
         }
         let Some(to) = end.other else {
             // The other end is closed: what is sent to it comes back as a reset.
@@ -295,11 +440,58 @@ impl Network {
         Ok(Some(count))
     }
 
+    fn send_carried(
+        &mut self,
+        from: i32,
+        carried: Carried,
+        bytes: &[u8],
+    ) -> io::Result<Option<usize>> {
+        let is_reset = self.chance(self.faults.reset);
+        let count = self.cut(bytes.len(), self.faults.short_send);
+        let Some(carrier) = &mut self.carrier else {
+            return Ok(None);
+        };
+        let sent = if is_reset {
+            carrier.abort(carried);
+            self.reset(from);
+            Ok(Some(bytes.len()))
+        } else {
+            carrier.send(carried, bytes.get(..count).unwrap_or(bytes))
+        };
+        self.run_carrier();
+        sent
+    }
+
+    fn receive_carried(&mut self, at: i32, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let count = self.cut(into.len(), self.faults.short_receive);
+        let into = into.get_mut(..count).unwrap_or_default();
+        let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
+        let is_shut = end.ends_at.is_some();
+        let (Some(carrier), Some(carried)) = (&mut self.carrier, end.carried) else {
+            return Ok(None);
+        };
+        let received = match carrier.receive(carried, into) {
+            Ok(None) if is_shut => Ok(Some(0)),
+            received => received,
+        };
+        if !into.is_empty()
+            && matches!(received, Ok(Some(0)))
+            && let Some(end) = self.ends.get_mut(&at)
+        {
+            end.ends_at.get_or_insert(self.now);
+        }
+        self.run_carrier();
+        received
+    }
+
     /// Receives at an end: `None` when nothing has arrived, 0 at the end of input.
     pub(super) fn receive(&mut self, at: i32, into: &mut [u8]) -> io::Result<Option<usize>> {
         let end = self.ends.get(&at).ok_or(io::ErrorKind::NotConnected)?;
         if end.reset_at.is_some_and(|at| at <= self.now) {
             return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        if end.carried.is_some() {
+            return self.receive_carried(at, into);
         }
         let now = self.now;
         let arrived = end
@@ -355,6 +547,10 @@ impl Network {
         if std::mem::replace(&mut end.write_ended, true) {
             return;
         }
+        if let (Some(carrier), Some(carried)) = (&mut self.carrier, end.carried) {
+            carrier.finish(carried);
+            return self.run_carrier();
+        }
         let Some(to) = end.other else { return };
         let arrival = self.arrival();
         if let Some(end) = self.ends.get_mut(&to) {
@@ -377,6 +573,15 @@ impl Network {
         let Some(end) = self.ends.get(&socket) else {
             return;
         };
+        if let (Some(carrier), Some(carried)) = (&mut self.carrier, end.carried) {
+            if end.reset_on_close {
+                carrier.abort(carried);
+            } else {
+                carrier.release(self.now, carried);
+            }
+            self.ends.remove(&socket);
+            return self.run_carrier();
+        }
         let unread = end.arriving.iter().any(|(arrival, _)| *arrival <= self.now);
         let (other, reset) = (end.other, end.reset_on_close || unread);
         if !reset {

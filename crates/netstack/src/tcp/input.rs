@@ -131,7 +131,8 @@ impl Connection {
     fn is_plausible(&mut self, now: Duration, segment: &Segment<'_>) -> bool {
         let acknowledgment = segment.header.acknowledgment;
         let oldest = self.acknowledged - self.send_window_max;
-        let is_plausible = oldest <= acknowledgment && acknowledgment <= self.send_next;
+        let latest = self.send_next.max(self.probe_end);
+        let is_plausible = oldest <= acknowledgment && acknowledgment <= latest;
         if !is_plausible {
             self.challenge(now);
         }
@@ -208,6 +209,7 @@ impl Connection {
         self.queue.release(data as usize);
         self.queue_begins += data;
         self.acknowledged = acknowledgment;
+        self.send_next = self.send_next.max(acknowledgment);
         self.time_round_trip(now, segment);
         self.timeouts = 0;
         self.unheard_since = None;

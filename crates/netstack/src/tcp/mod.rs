@@ -336,6 +336,9 @@ pub(crate) struct Connection {
     send_timer: SendTimer,
     /// The timer for a closed window is over: something has to be sent into it.
     probe_is_due: bool,
+    /// The place behind the last probe of a closed window. A probe moves SND.NXT only once it has
+    /// been taken: what is sent meanwhile must stand where the other end expects it.
+    probe_end: Sequence,
     /// Timeouts since something was last acknowledged.
     timeouts: u32,
     /// Since when something has waited for the other end in vain; `None` when nothing does.
@@ -421,6 +424,7 @@ impl Connection {
             last_sent: now,
             send_timer: SendTimer::Off,
             probe_is_due: false,
+            probe_end: ours + 1,
             timeouts: 0,
             unheard_since: None,
             receive_next: theirs + 1,

@@ -51,7 +51,11 @@ impl Connection {
             return Some(self.segment_at(now, self.send_next - 1, 0, Fin::No));
         }
         match self.ack_timer {
-            AckTimer::Now => Some(self.segment_at(now, self.send_next, 0, Fin::No)),
+            AckTimer::Now => {
+                // Behind the window, where one that shrank has left SND.NXT, it would not be taken.
+                let edge = self.acknowledged + self.send_window;
+                Some(self.segment_at(now, self.send_next.min(edge), 0, Fin::No))
+            }
             AckTimer::Off | AckTimer::Delayed(_) => None,
         }
     }
@@ -141,7 +145,11 @@ impl Connection {
             Fin::No
         };
         let outgoing = self.segment_at(now, self.acknowledged, length, fin);
-        self.send_next = self.send_next.max(end_of(&outgoing));
+        let end = end_of(&outgoing);
+        if self.send_window > 0 {
+            self.send_next = self.send_next.max(end);
+        }
+        self.probe_end = self.probe_end.max(end);
         self.timed = None;
         outgoing
     }

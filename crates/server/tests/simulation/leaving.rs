@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::net::Stream;
-use engine::sim::Faults;
+use engine::sim::{Faults, Streams};
 
 use crate::client::{connect, hear_first, say};
 use crate::random::Random;
@@ -22,6 +22,8 @@ const INSTANT: Faults = Faults {
     loss: 0,
     duplicate: 0,
     reorder: 0,
+    corrupt: 0,
+    streams: Streams::Direct,
 };
 
 /// What a turn of the simulated loop takes: with a body, one looks for what has come of it.

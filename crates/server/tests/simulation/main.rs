@@ -9,6 +9,7 @@
 mod client;
 mod http2;
 mod leaving;
+mod over_tcp;
 mod random;
 mod server;
 mod site;
@@ -80,9 +81,18 @@ async fn play_all(
 
 /// Some clients on some network; whether all was as it must be.
 fn run(site: &Site, seed: u64) -> Result<(), String> {
+    run_on(site, seed, faults)
+}
+
+/// The same on networks of a kind.
+fn run_on(
+    site: &Site,
+    seed: u64,
+    network: impl Fn(&mut Random, bool) -> Faults,
+) -> Result<(), String> {
     let mut random = Random(seed);
     let fragile = random.chance(300);
-    simulate(seed, faults(&mut random, fragile), async || {
+    simulate(seed, network(&mut random, fragile), async || {
         start_behind(random.fork());
         let server = Server::start(site);
         if random.chance(500) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engine::Buffer;
 use engine::net::{Address, Listener, Stream};
-use engine::sim::{self, Faults};
+use engine::sim::{self, Faults, Streams};
 
 use crate::client::{ask, connect, end, hear, hear_all, say};
 use crate::random::Random;
@@ -213,6 +213,8 @@ const NARROW: Faults = Faults {
     loss: 0,
     duplicate: 0,
     reorder: 0,
+    corrupt: 0,
+    streams: Streams::Direct,
 };
 
 /// As nginx does (`ngx_http_discarded_request_body_handler`): neither end waits for the other for ever.
