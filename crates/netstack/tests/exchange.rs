@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{Hosts, content, events, ms, read};
 use netstack::simulated::{Wire, WireFaults};
 use netstack::tcp;
-use netstack::{ConnectionId, Event};
+use netstack::{ConnectionId, Event, FRAME_MAX};
 
 /// Checks that one direction never stands still for longer than RFC 6298 allows.
 struct Patience {
@@ -190,4 +190,25 @@ fn every_byte_is_right_whatever_the_wire_does() {
         let left = hosts.server.memory() + hosts.client.memory();
         assert_eq!(left, 0, "SEED={seed}");
     }
+}
+
+#[test]
+fn much_comes_before_anything_can_be_acknowledged() {
+    let mut hosts = Hosts::new(0, WireFaults::default(), &tcp::Settings::default());
+    let (client, server) = hosts.connected();
+    while hosts.wire.next_arrival().is_some() {
+        hosts.step();
+    }
+    let now = hosts.wire.now;
+    let mut frame = [0; FRAME_MAX];
+    // Single bytes, which the window of congestion allows by the thousand.
+    let mut come = 0;
+    while come < 300 {
+        hosts.client.send(client, Bytes::from_static(b"a")).unwrap();
+        while let Some(length) = hosts.client.poll_frame(now, &mut frame) {
+            hosts.server.handle_frame(now, &frame[..length]);
+            come += 1;
+        }
+    }
+    assert_eq!(read(&mut hosts.server, server).len(), come);
 }

@@ -127,10 +127,11 @@ impl Connection {
     }
 
     /// Whether the acknowledgment is of something that was sent, and not too long ago (RFC 5961,
-    /// section 5).
+    /// section 5). Nothing was sent before the first byte, however large windows are.
     fn is_plausible(&mut self, now: Duration, segment: &Segment<'_>) -> bool {
         let acknowledgment = segment.header.acknowledgment;
-        let oldest = self.acknowledged - self.send_window_max;
+        let span = self.send_window_max.min(self.acknowledged_count);
+        let oldest = self.acknowledged - span;
         let latest = self.send_next.max(self.probe_end);
         let is_plausible = oldest <= acknowledgment && acknowledgment <= latest;
         if !is_plausible {
@@ -209,6 +210,7 @@ impl Connection {
         self.queue.release(data as usize);
         self.queue_begins += data;
         self.acknowledged = acknowledgment;
+        self.acknowledged_count = self.acknowledged_count.saturating_add(count);
         self.send_next = self.send_next.max(acknowledgment);
         self.time_round_trip(now, segment);
         self.timeouts = 0;
@@ -356,7 +358,7 @@ impl Connection {
         }
         self.inbox.push(data);
         self.receive_next += data.len() as u32;
-        self.segments_unacknowledged += 1;
+        self.segments_unacknowledged = self.segments_unacknowledged.saturating_add(1);
         let filled_a_gap = !self.reassembly.is_empty();
         while let Some(more) = self.reassembly.take(self.receive_next) {
             self.inbox.push(&more);

@@ -309,6 +309,8 @@ pub(crate) struct Connection {
 
     /// SND.UNA: the first place that has not been acknowledged.
     acknowledged: Sequence,
+    /// Bytes that have been acknowledged, as far as a window may matter.
+    acknowledged_count: u32,
     /// SND.NXT: the next place to send new data from.
     send_next: Sequence,
     /// SND.WND, and the largest that it has been.
@@ -406,6 +408,7 @@ impl Connection {
             time_wait: settings.time_wait,
             is_orphan: false,
             acknowledged: ours + 1,
+            acknowledged_count: 0,
             send_next: ours + 1,
             send_window: window,
             send_window_max: window,
