@@ -1,9 +1,12 @@
 //! Scripts in packetdrill's manner (`script/mod.rs` says how they read), a file for each part of
 //! TCP.
 
+#[allow(dead_code)] // The kernel's stack is played to elsewhere.
 mod script;
 
-use script::{Case, Ours, Subject, play_file};
+use script::language::Case;
+use script::ours::Ours;
+use script::{Subject, play_file};
 
 fn ours(case: &Case) -> Box<dyn Subject> {
     Box::new(Ours::new(&case.settings))

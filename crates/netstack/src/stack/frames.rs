@@ -253,8 +253,10 @@ impl Stack {
             let offer = &segment.header.options;
             let agreed = Agreed::new(&self.settings.tcp, offer, now, offset);
             let theirs = segment.header.sequence;
-            let ours = cookie::give(secret, now, tuple, theirs, agreed.segment_max());
-            let marked = cookie::marked_clock(clock(now, offset), offer);
+            let marks = cookie::Marks::of_offer(offer, &self.settings.tcp);
+            let size = agreed.segment_max();
+            let ours = cookie::give(secret, now, tuple, (theirs, marks), size);
+            let marked = marks.on_clock(clock(now, offset));
             let numbers = (ours, theirs);
             let answer =
                 handshake::answer(&self.settings.tcp, &agreed.for_cookie(), marked, numbers);
@@ -286,7 +288,8 @@ impl Stack {
         let header = &segment.header;
         let theirs = header.sequence - 1;
         let given = header.acknowledgment - 1;
-        let Some(size) = cookie::take(secret, now, tuple, theirs, given) else {
+        let marks = cookie::Marks::of_echo(&header.options, &self.settings.tcp);
+        let Some(size) = cookie::take(secret, now, tuple, (theirs, marks), given) else {
             return false;
         };
         let has_place = self.table.len() < self.settings.connections_max
@@ -301,9 +304,7 @@ impl Stack {
         }
         let mut offer = header.options;
         offer.segment_max = Some(size);
-        if let Some(timestamps) = header.options.timestamps {
-            cookie::offered(timestamps.echo, &mut offer);
-        }
+        marks.offered(&mut offer);
         let offset = secret.clock(tuple);
         let settings = &self.settings.tcp;
         let beginning = handshake::from_cookie(now, settings, &offer, offset, segment);

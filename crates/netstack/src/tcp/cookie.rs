@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use super::Tuple;
 use super::secret::{Purpose, Secret};
+use super::{Settings, Tuple};
 use crate::wire::sequence::Sequence;
 use crate::wire::tcp::{Options, WINDOW_SHIFT_MAX};
 
@@ -26,28 +26,75 @@ const CLOCK_BITS: u32 = 0x1f;
 /// No window shift was offered.
 const NO_SHIFT: u32 = 15;
 
-/// The sequence number with which a SYN is answered.
+/// What a peer offers beside the size of segments, as far as its clock can bring it back. It is
+/// part of what the hash covers, so that nobody is believed to have offered what it has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks(Option<u32>);
+
+impl Marks {
+    /// Those of an offer; none without a clock that both ends use.
+    pub(crate) fn of_offer(offer: &Options, settings: &Settings) -> Marks {
+        let shift = offer.window_shift.map_or(NO_SHIFT, u32::from);
+        let sack = u32::from(offer.sack_permitted);
+        let clocks = offer.timestamps.filter(|_| settings.timestamps);
+        Marks(clocks.map(|_| sack << 4 | shift))
+    }
+
+    /// Those that an acknowledgment brings back.
+    pub(crate) fn of_echo(options: &Options, settings: &Settings) -> Marks {
+        let clocks = options.timestamps.filter(|_| settings.timestamps);
+        Marks(clocks.map(|clocks| clocks.echo & CLOCK_BITS))
+    }
+
+    /// The clock of the answer, which takes them along.
+    pub(crate) fn on_clock(self, clock: u32) -> u32 {
+        match self.0 {
+            // Backwards, so that no later clock of ours is before it.
+            Some(bits) => (clock & !CLOCK_BITS).wrapping_sub(CLOCK_BITS + 1) | bits,
+            None => clock,
+        }
+    }
+
+    /// What had been offered.
+    pub(crate) fn offered(self, offer: &mut Options) {
+        let bits = self.0.unwrap_or(NO_SHIFT);
+        let shift = (bits & 15) as u8;
+        offer.window_shift = (shift <= WINDOW_SHIFT_MAX).then_some(shift);
+        offer.sack_permitted = bits & 16 != 0;
+    }
+
+    fn number(self) -> u64 {
+        self.0.map_or(0, |bits| u64::from(bits) + 1)
+    }
+}
+
+/// The sequence number with which a SYN is answered, to one whose number was `theirs`.
 pub(crate) fn give(
     secret: Secret,
     now: Duration,
     tuple: &Tuple,
-    theirs: Sequence,
+    (theirs, marks): (Sequence, Marks),
     segment_max: u16,
 ) -> Sequence {
     let index = SEGMENT_SIZES
         .iter()
         .rposition(|size| *size <= segment_max)
         .unwrap_or_default();
-    number(secret, now.as_secs() / PERIOD, tuple, theirs, index)
+    number(
+        secret,
+        now.as_secs() / PERIOD,
+        tuple,
+        (theirs, marks),
+        index,
+    )
 }
 
-/// The segment size that was agreed on, if `number` is a cookie that was given to this peer a
-/// moment ago.
+/// The segment size that was agreed on, if `cookie` was given to this peer a moment ago.
 pub(crate) fn take(
     secret: Secret,
     now: Duration,
     tuple: &Tuple,
-    theirs: Sequence,
+    syn: (Sequence, Marks),
     cookie: Sequence,
 ) -> Option<u16> {
     let period = now.as_secs() / PERIOD;
@@ -55,35 +102,27 @@ pub(crate) fn take(
     [Some(period), period.checked_sub(1)]
         .into_iter()
         .flatten()
-        .find(|period| number(secret, *period, tuple, theirs, index) == cookie)?;
+        .find(|period| number(secret, *period, tuple, syn, index) == cookie)?;
     SEGMENT_SIZES.get(index).copied()
 }
 
-fn number(secret: Secret, period: u64, tuple: &Tuple, theirs: Sequence, index: usize) -> Sequence {
+fn number(
+    secret: Secret,
+    period: u64,
+    tuple: &Tuple,
+    (theirs, marks): (Sequence, Marks),
+    index: usize,
+) -> Sequence {
     let index = index as u64;
-    let content = period << 35 | index << 32 | u64::from(theirs.0);
+    let content = period << 41 | marks.number() << 35 | index << 32 | u64::from(theirs.0);
     let hash = secret.number(tuple, Purpose::Cookie(content)) as u32 & 0x00ff_ffff;
     Sequence((period as u32) << 27 | (index as u32) << 24 | hash)
-}
-
-/// The clock of the answer, which says what else the peer has offered.
-pub(crate) fn marked_clock(clock: u32, offer: &Options) -> u32 {
-    let shift = offer.window_shift.map_or(NO_SHIFT, u32::from);
-    let sack = u32::from(offer.sack_permitted);
-    // Backwards, so that no later clock of ours is before it.
-    (clock & !CLOCK_BITS).wrapping_sub(CLOCK_BITS + 1) | sack << 4 | shift
-}
-
-/// What the peer had offered, by the clock that it sends back.
-pub(crate) fn offered(echo: u32, offer: &mut Options) {
-    let shift = (echo & 15) as u8;
-    offer.window_shift = (shift <= WINDOW_SHIFT_MAX).then_some(shift);
-    offer.sack_permitted = echo & 16 != 0;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::tcp::Timestamps;
 
     #[test]
     fn a_cookie_holds_for_its_peer_and_its_time() {
@@ -94,39 +133,67 @@ mod tests {
             remote: std::net::SocketAddrV4::new([10, 0, 0, 2].into(), port),
         };
         let theirs = Sequence(77);
+        let marks = Marks(Some(3));
         for (asked, agreed) in [(1460, 1460), (1459, 1440), (500, 48), (9000, 8960)] {
-            let cookie = give(secret, now, &tuple(1), theirs, asked);
-            let taken = |after, port, theirs, cookie| {
+            let cookie = give(secret, now, &tuple(1), (theirs, marks), asked);
+            let taken = |after, port, syn, cookie| {
                 let later = now + Duration::from_secs(after);
-                take(secret, later, &tuple(port), theirs, cookie)
+                take(secret, later, &tuple(port), syn, cookie)
             };
-            assert_eq!(taken(0, 1, theirs, cookie), Some(agreed));
-            assert_eq!(taken(64, 1, theirs, cookie), Some(agreed));
-            assert_eq!(taken(200, 1, theirs, cookie), None);
-            assert_eq!(taken(0, 2, theirs, cookie), None);
-            assert_eq!(taken(0, 1, theirs + 1, cookie), None);
+            let syn = (theirs, marks);
+            assert_eq!(taken(0, 1, syn, cookie), Some(agreed));
+            assert_eq!(taken(64, 1, syn, cookie), Some(agreed));
+            assert_eq!(taken(200, 1, syn, cookie), None);
+            assert_eq!(taken(0, 2, syn, cookie), None);
+            assert_eq!(taken(0, 1, (theirs + 1, marks), cookie), None);
+            assert_eq!(taken(0, 1, (theirs, Marks(Some(4))), cookie), None);
+            assert_eq!(taken(0, 1, (theirs, Marks(None)), cookie), None);
             for bit in 0..32 {
                 let wrong = Sequence(cookie.0 ^ 1 << bit);
-                assert_eq!(taken(0, 1, theirs, wrong), None, "bit {bit}");
+                assert_eq!(taken(0, 1, syn, wrong), None, "bit {bit}");
             }
         }
     }
 
     #[test]
     fn a_clock_brings_back_what_was_offered() {
+        let clocks = |echo| Some(Timestamps { value: 9, echo });
         for window_shift in [None, Some(0), Some(7), Some(14)] {
             for sack_permitted in [false, true] {
                 let offer = Options {
                     window_shift,
                     sack_permitted,
+                    timestamps: clocks(0),
                     ..Options::default()
                 };
-                let clock = marked_clock(123_456, &offer);
+                let marks = Marks::of_offer(&offer, &Settings::default());
+                let clock = marks.on_clock(123_456);
                 assert!(clock < 123_456);
-                let mut read = Options::default();
-                offered(clock, &mut read);
-                assert_eq!(read, offer);
+                let mut read = Options {
+                    timestamps: clocks(clock),
+                    ..Options::default()
+                };
+                assert_eq!(Marks::of_echo(&read, &Settings::default()), marks);
+                marks.offered(&mut read);
+                let were = (read.window_shift, read.sack_permitted);
+                assert_eq!(were, (window_shift, sack_permitted));
             }
         }
+        // Without a clock nothing is brought back.
+        let offer = Options {
+            sack_permitted: true,
+            ..Options::default()
+        };
+        assert_eq!(Marks::of_offer(&offer, &Settings::default()), Marks(None));
+        let without = Settings {
+            timestamps: false,
+            ..Settings::default()
+        };
+        let offer = Options {
+            timestamps: clocks(7),
+            ..offer
+        };
+        assert_eq!(Marks::of_offer(&offer, &without), Marks(None));
+        assert_eq!(Marks::of_echo(&offer, &without), Marks(None));
     }
 }

@@ -271,7 +271,10 @@ impl SynReceived {
             return Some(answer(settings, &self.agreed, time, numbers));
         }
         std::mem::take(&mut self.challenge_is_due).then(|| Outgoing {
-            window: settings.window_first() >> self.agreed.receive_shift,
+            // Rounded up, as all windows are: none is smaller than the SYN's.
+            window: settings
+                .window_first()
+                .div_ceil(1 << self.agreed.receive_shift),
             options: Options {
                 timestamps: self.agreed.timestamps.map(|clocks| Timestamps {
                     value: time,

@@ -399,7 +399,9 @@ impl Connection {
             0 => settings.receive_max.min(u32::from(u16::MAX)),
             _ => settings.receive_max,
         };
-        let first_window = u32::from(settings.window_first());
+        // As far as a challenge within the handshake may have said, which rounds up.
+        let shift = agreed.receive_shift;
+        let first_window = u32::from(settings.window_first().div_ceil(1 << shift)) << shift;
         Connection {
             phase: Phase::Established,
             agreed,
@@ -431,7 +433,7 @@ impl Connection {
             timeouts: 0,
             unheard_since: None,
             receive_next: theirs + 1,
-            receive_edge: theirs + 1 + first_window.min(receive_max),
+            receive_edge: theirs + 1 + first_window,
             receive_max,
             inbox: Inbox::default(),
             reassembly: Reassembly::default(),

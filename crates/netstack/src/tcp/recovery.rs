@@ -118,8 +118,10 @@ impl Recovery {
         let mut has_news = false;
         for &(from, to) in blocks {
             // A block below what is acknowledged tells of a duplicate (RFC 2883); one that was
-            // never sent is none.
-            if flight.acknowledged <= from && from < to && to <= flight.next {
+            // never sent is none. Both ends are measured from one place: a block of half of all
+            // numbers would be behind the first and before the last by the order of two at a time.
+            let offset = |place: Sequence| place.0.wrapping_sub(flight.acknowledged.0);
+            if offset(from) < offset(to) && offset(to) <= flight.size() {
                 has_news |= self.scoreboard.add(from, to);
             }
         }

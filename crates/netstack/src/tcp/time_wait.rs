@@ -31,16 +31,14 @@ pub(crate) struct TimeWait {
 impl TimeWait {
     /// What remains of a connection whose both directions have ended.
     pub(crate) fn new(until: Duration, connection: &mut Connection) -> TimeWait {
-        let window = connection
-            .receive_edge
-            .since(connection.receive_next)
-            .checked_shr(u32::from(connection.agreed.receive_shift));
+        let left = connection.receive_edge.since(connection.receive_next);
+        let window = left.div_ceil(1 << connection.agreed.receive_shift);
         TimeWait {
             until,
             lasts: connection.time_wait,
             send_next: connection.send_next,
             receive_next: connection.receive_next,
-            window: u16::try_from(window.unwrap_or_default()).unwrap_or(u16::MAX),
+            window: u16::try_from(window).unwrap_or(u16::MAX),
             timestamps: connection.agreed.timestamps,
             inbox: std::mem::take(&mut connection.inbox),
             challenges: Challenges::default(),

@@ -10,6 +10,8 @@ pub(crate) struct Case {
     pub(crate) settings: Settings,
     /// It begins with a connect and not with a listen.
     pub(crate) is_client: bool,
+    /// It is about bounds that only our stack has.
+    pub(crate) is_ours_alone: bool,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -86,7 +88,6 @@ pub(crate) enum Call {
     Release,
     Abort,
     KeepAlive(KeepAlive),
-    NoDelay(bool),
     /// No connection is left, and no memory held.
     Gone,
 }
@@ -105,6 +106,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Case>, String> {
                 name: name.trim().to_owned(),
                 settings: Settings::plain(),
                 is_client: false,
+                is_ours_alone: false,
                 steps: Vec::new(),
             });
             continue;
@@ -115,6 +117,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Case>, String> {
         let wrong = |what| format!("line {number}: {what}: {content}");
         if let Some(words) = content.strip_prefix("set ") {
             case.settings.set(words).map_err(wrong)?;
+            case.is_ours_alone |= words.split_whitespace().any(|word| word.contains('='));
             continue;
         }
         let (delay, rest) = content.split_once(' ').ok_or(wrong("no action".into()))?;
@@ -122,6 +125,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Case>, String> {
         let delay = delay.ok_or(wrong("no time".into()))?;
         let action = action(rest.trim()).map_err(wrong)?;
         case.is_client |= matches!(action, Action::Call(Call::Connect));
+        case.is_ours_alone |= matches!(action, Action::Call(Call::KeepAlive(_)));
         case.steps.push(Step {
             delay: Duration::from_secs_f64(delay),
             action,
@@ -201,7 +205,6 @@ fn action(text: &str) -> Result<Action, String> {
             interval: Duration::from_secs(number(2)? as u64),
             probes_max: number(3)? as u32,
         })),
-        ["nodelay", word] => Action::Call(Call::NoDelay(word == "on")),
         ["gone"] => Action::Call(Call::Gone),
         _ => return Err("what is this?".to_owned()),
     })

@@ -18,17 +18,15 @@
 //! does not leave. `win` and options of what leaves are compared where they are written; `<none>`
 //! says that there are no options.
 
-mod language;
-mod ours;
+pub(crate) mod language;
+pub(crate) mod linux;
+pub(crate) mod ours;
 mod packet;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-pub(crate) use language::Case;
-pub(crate) use ours::Ours;
-
-use language::{Action, Call, Segment};
+use language::{Action, Call, Case, Segment};
 use packet::Packets;
 
 /// Whose TCP a script is played to.
@@ -44,6 +42,11 @@ pub(crate) trait Subject {
 
     /// How far times may be off.
     fn tolerance(&self) -> Duration;
+
+    /// Whether windows and clocks are to be as a script has them: each system has its own.
+    fn is_exact(&self) -> bool {
+        true
+    }
 }
 
 /// Plays a case; at which line what was wrong.
@@ -51,7 +54,7 @@ pub(crate) fn play(case: &Case, subject: &mut dyn Subject) -> Result<(), String>
     let mut player = Player {
         clock: Duration::ZERO,
         left: VecDeque::new(),
-        packets: Packets::new(case.is_client),
+        packets: Packets::new(case.is_client, subject.is_exact()),
         subject,
     };
     for step in &case.steps {
@@ -132,13 +135,18 @@ impl Player<'_> {
     }
 }
 
-/// Plays all cases of a file; all that were wrong.
-pub(crate) fn play_file(name: &str, subject: impl Fn(&Case) -> Box<dyn Subject>) {
+/// The cases of a file.
+pub(crate) fn cases(name: &str) -> Vec<Case> {
     let path = format!("{}/tests/scripts/{name}.script", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap();
     let cases = language::parse(&text).unwrap_or_else(|what| panic!("{name}: {what}"));
     assert!(!cases.is_empty());
-    let wrong: Vec<String> = cases
+    cases
+}
+
+/// Plays all cases of a file; all that were wrong.
+pub(crate) fn play_file(name: &str, subject: impl Fn(&Case) -> Box<dyn Subject>) {
+    let wrong: Vec<String> = cases(name)
         .iter()
         .filter_map(|case| {
             let played = play(case, subject(case).as_mut());

@@ -206,7 +206,6 @@ impl Subject for Ours {
                 let id = self.connection()?;
                 self.stack.set_keep_alive(id, Some(*settings)).map_err(errs)
             }
-            Call::NoDelay(_) => Err("it is of all connections: set nagle".to_owned()),
             Call::Gone => {
                 let left = (self.stack.connections(), self.stack.memory());
                 expect(format!("{left:?}"), "(0, 0)")

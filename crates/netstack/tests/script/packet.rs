@@ -34,12 +34,15 @@ pub(crate) struct Packets {
     our_port: u16,
     /// Where our clock began.
     our_clock: Option<u32>,
+    /// Whether windows and clocks are compared.
+    is_exact: bool,
 }
 
 impl Packets {
-    pub(crate) fn new(is_client: bool) -> Packets {
+    pub(crate) fn new(is_client: bool, is_exact: bool) -> Packets {
         Packets {
             is_client,
+            is_exact,
             our_first: HashMap::new(),
             our_port: PORT,
             our_clock: None,
@@ -158,7 +161,15 @@ impl Packets {
         if port != wanted.port {
             return Err(format!("it goes to port {port}"));
         }
-        if header.flags != flags(&wanted.flags) {
+        // When a segment asks to be handed over at once is each system's own, too.
+        let without_push = |text: &str| flags(&text.replace('P', ""));
+        let are_right = if self.is_exact {
+            header.flags == flags(&wanted.flags)
+        } else {
+            let wanted = without_push(&wanted.flags);
+            header.flags == wanted || header.flags == wanted.with(Flags::PSH)
+        };
+        if !are_right {
             return Err("other flags".to_owned());
         }
         let ours = self.ours(port);
@@ -173,7 +184,7 @@ impl Packets {
         {
             return Err("another acknowledgment".to_owned());
         }
-        if wanted.window.is_some_and(|window| window != header.window) {
+        if self.is_exact && wanted.window.is_some_and(|window| window != header.window) {
             return Err("another window".to_owned());
         }
         // The first place of data is 1, the SYN's is 0.
@@ -205,13 +216,17 @@ impl Packets {
             (None, None) => false,
             (Some(are), Some((value, echo))) => {
                 let since = i64::from(are.value.wrapping_sub(clock).cast_signed());
-                value.is_some_and(|value| value != since)
+                self.is_exact && value.is_some_and(|value| value != since)
                     || echo.is_some_and(|echo| echo != i64::from(are.echo))
             }
             _ => true,
         };
+        let shifts_differ = match self.is_exact {
+            true => are.window_shift != wanted.window_shift,
+            false => are.window_shift.is_some() != wanted.window_shift.is_some(),
+        };
         if are.segment_max != wanted.segment_max
-            || are.window_shift != wanted.window_shift
+            || shifts_differ
             || are.sack_permitted != wanted.sack_permitted
             || sack != wanted.sack
             || timestamps_differ
