@@ -592,12 +592,29 @@ impl Worker for Server {
     }
 
     fn quit(&mut self) {
+        self.stop(Workers::quit);
+    }
+
+    fn drain(&mut self) {
+        self.stop(Workers::drain);
+    }
+
+    fn terminate(&mut self) {
+        let Some(serving) = &self.serving else { return };
+        serving.workers.terminate();
+        serving.workers.wait();
+    }
+}
+
+impl Server {
+    /// Ends when every request has, in one way or the other.
+    fn stop(&mut self, how: fn(&Workers, Option<Duration>)) {
         let Some(serving) = &self.serving else {
             return self.events.drained();
         };
         self.services.stop();
         let workers = Arc::clone(&serving.workers);
-        workers.quit(serving.shutdown_timeout);
+        how(&workers, serving.shutdown_timeout);
         let events = self.events.clone();
         let body = move || {
             workers.wait();
@@ -607,12 +624,6 @@ impl Worker for Server {
         let _ = std::thread::Builder::new()
             .name("end".to_owned())
             .spawn(body);
-    }
-
-    fn terminate(&mut self) {
-        let Some(serving) = &self.serving else { return };
-        serving.workers.terminate();
-        serving.workers.wait();
     }
 }
 

@@ -7,12 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use support::Connection;
 use support::master::{Master, wait_for};
 use support::port::free_port;
 use support::site::{Pending, listens, small};
 
-use crate::place::{EndOfAll, Kind, end, is_alive, nginx, put, site, start_in_background, upgrade};
+use crate::place::{
+    EndOfAll, Kind, end, is_alive, nginx, put, site, start_in_background, started, upgrade,
+};
 
 /// Who hands on to whom.
 const CHANGES: [(Kind, Kind); 4] = [
@@ -135,7 +139,7 @@ fn a_variable_without_numbers_is_not_a_list() {
         .status();
     // It has gone to the background, or this would still wait.
     assert!(status.unwrap().success());
-    let pid = all.pid("nginx.pid").unwrap();
+    let pid = started(&all);
     small(port, "behind");
     end(pid, "TERM");
 }
@@ -227,6 +231,39 @@ fn no_file_stays_where_both_end_at_once() {
     }
 }
 
+/// Its client may just be sending the next request. Without a newer program it ends at once.
+#[test]
+fn an_idle_connection_is_served_once_more() {
+    let port = free_port();
+    let site = site("", &on_tcp_and_unix(port), "");
+    let all = EndOfAll(site.folder.clone());
+    put(&site.folder, Kind::Tidegate);
+    let older = start_in_background(&all, "sbin/nginx");
+    let newer = upgrade(&all, older);
+    let open = || {
+        let mut connection = Connection::open(port).unwrap();
+        assert!(!connection.get("/small").unwrap().closes());
+        connection
+    };
+    // Whichever of both has accepted them.
+    let mut connections: Vec<Connection> = (0..20).map(|_| open()).collect();
+    for signal in ["WINCH", "QUIT"] {
+        support::signal(older, signal);
+    }
+    wait_for("end of the listener", || {
+        let mut children = support::children(older).into_iter();
+        !listens(older, port) && !children.any(|pid| pid != newer && listens(pid, port))
+    });
+    let answers = connections.iter_mut().map(|one| one.get("/small").unwrap());
+    let ended = answers.filter(|answer| answer.closes()).count();
+    assert!(ended > 0);
+    wait_for("end of the older one", || !is_alive(older));
+    let mut alone = open();
+    support::signal(newer, "QUIT");
+    assert!(alone.receive(Duration::ZERO).is_err());
+    wait_for("end", || !is_alive(newer));
+}
+
 /// A socket that was bound alone gets `SO_REUSEPORT`, or none could be bound beside it.
 #[test]
 fn a_socket_is_shared_from_then_on() {
@@ -282,7 +319,7 @@ fn a_name_without_a_folder_is_looked_up() {
         .stderr(Stdio::null())
         .status();
     assert!(status.unwrap().success());
-    let older = all.pid("nginx.pid").unwrap();
+    let older = started(&all);
     let newer = upgrade(&all, older);
     end(older, "QUIT");
     small(port, "found");

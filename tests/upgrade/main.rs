@@ -6,6 +6,7 @@
 
 mod failures;
 mod handover;
+mod load;
 mod order;
 mod place;
 mod switch_over;

@@ -84,7 +84,8 @@ pub(crate) fn upgrade(all: &EndOfAll, older: u32) -> u32 {
 
 /// The master that the pid file names, once it has workers: a signal before that, nginx keeps until
 /// the next one.
-fn started(all: &EndOfAll) -> u32 {
+pub(crate) fn started(all: &EndOfAll) -> u32 {
+    wait_for("pid file", || all.pid("nginx.pid").is_some());
     let pid = all.pid("nginx.pid").unwrap();
     wait_for("worker", || !support::children(pid).is_empty());
     pid

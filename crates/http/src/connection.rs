@@ -267,6 +267,11 @@ impl Connection {
         self.worker.is_ending(self.client.serial)
     }
 
+    /// Whether it ends where it waits for a request, for the same reasons.
+    pub fn ends_idle(&self) -> bool {
+        self.worker.ends_idle(self.client.serial)
+    }
+
     /// Whether a reload has taken its listener away.
     pub fn is_left_over(&self) -> bool {
         self.rare

@@ -419,9 +419,10 @@ fn patience(connection: &Connection) -> Patience {
     if !protected.is_zero() {
         return Patience::Protected { protected, wait };
     }
-    match connection.is_ending() {
-        true => Patience::Ended,
-        false => Patience::Idle(wait),
+    if connection.ends_idle() {
+        Patience::Ended
+    } else {
+        Patience::Idle(wait)
     }
 }
 
@@ -442,7 +443,7 @@ async fn wait_protected(
     let end = Deadline::within(wait);
     let received = connection.stream.recv_idle(protected_until).await;
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.is_ending() {
+    if !received.as_ref().is_err_and(timed_out) || protected >= wait || connection.ends_idle() {
         return received;
     }
     connection.set_idle(true);

@@ -36,6 +36,8 @@ pub(crate) enum Command<D> {
     Reopen { keys: D, descriptors: Vec<D> },
     /// End when every request has ended.
     Quit,
+    /// The same, but serve idle connections once more: another program accepts in this one's place.
+    Drain,
     /// End now.
     Terminate,
     /// One that came without its descriptors: this process has too many open files. Only workers
@@ -75,6 +77,7 @@ mod kind {
     pub(super) const REOPEN: u8 = 4;
     pub(super) const QUIT: u8 = 5;
     pub(super) const TERMINATE: u8 = 6;
+    pub(super) const DRAIN: u8 = 7;
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
@@ -136,6 +139,7 @@ impl MasterEnd {
             Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
             Command::Quit => (kind::QUIT, 0, Vec::new()),
+            Command::Drain => (kind::DRAIN, 0, Vec::new()),
             Command::Terminate => (kind::TERMINATE, 0, Vec::new()),
             Command::Incomplete { .. } => return,
         };
@@ -269,6 +273,7 @@ impl WorkerEnd {
             kind::COMMIT => Command::Commit { generation },
             kind::ABANDON => Command::Abandon { generation },
             kind::QUIT => Command::Quit,
+            kind::DRAIN => Command::Drain,
             kind::TERMINATE => Command::Terminate,
             _ => return Err(invalid()),
         }))

@@ -137,9 +137,32 @@ impl PidFile {
         &self.path
     }
 
-    /// Puts it aside for a program that is about to write its own there, or back in its place; the
-    /// error is the line for the log.
-    pub(crate) fn set_aside(&mut self, is_aside: bool) -> Result<(), String> {
+    /// Puts it aside for a program that is about to write its own there; the error is the line for
+    /// the log.
+    pub(crate) fn set_aside(&mut self) -> Result<(), String> {
+        self.rename(true)
+    }
+
+    /// Puts it back in its place, after the program that was to write its own there has `ended`;
+    /// the error is the line for the log. Where that one has a successor by then, both places are
+    /// other programs'.
+    pub(crate) fn take_back(&mut self, ended: Option<Pid>) -> Result<(), String> {
+        let me = rustix::process::getpid();
+        let is_free = match read(&self.path) {
+            Ok(named) => named == me || Some(named) == ended,
+            Err(_) => true,
+        };
+        if !self.is_aside || !is_free {
+            return Ok(());
+        }
+        if read(&self.file()).is_ok_and(|named| named == me) {
+            return self.rename(false);
+        }
+        self.is_aside = false;
+        put(&self.path)
+    }
+
+    fn rename(&mut self, is_aside: bool) -> Result<(), String> {
         let from = self.file();
         let before = std::mem::replace(&mut self.is_aside, is_aside);
         let to = self.file();
@@ -161,7 +184,12 @@ impl PidFile {
     /// Removes it, unless it is another process's by now; the error is the line for the log.
     pub(crate) fn remove(&self) -> Result<(), String> {
         let path = self.file();
-        if read(&path).is_ok_and(|pid| pid != rustix::process::getpid()) {
+        let is_anothers = match read(&path) {
+            Ok(pid) => pid != rustix::process::getpid(),
+            // The program that follows has been followed itself, and had the place until it ended.
+            Err(error) => self.is_aside && error.is_missing(),
+        };
+        if is_anothers {
             return Ok(());
         }
         fs::remove_file(&path)
@@ -286,6 +314,43 @@ mod tests {
             error,
             "open() \"/nonexistent-folder/pid\" failed (2: No such file or directory)"
         );
+    }
+
+    #[test]
+    fn it_is_put_aside_and_taken_back_unless_another_has_its_place() {
+        let path = file("pid-aside", "");
+        let aside = path.with_file_name(format!(
+            "{}{OLD_SUFFIX}",
+            path.file_name().unwrap().to_string_lossy()
+        ));
+        let ours = format!("{}\n", std::process::id());
+        let ended = Pid::from_raw(4711);
+        // What the program that has ended has left there, and what is left of ours.
+        for (place, left, is_ours) in [
+            (None, true, true),
+            (Some("4711\n"), true, true),
+            (Some(""), true, true),
+            (Some("4711\n"), false, true),
+            (Some("4712\n"), true, false),
+        ] {
+            let mut written = PidFile::create(&path).unwrap();
+            written.set_aside().unwrap();
+            assert!(!path.exists() && aside.exists());
+            if let Some(text) = place {
+                fs::write(&path, text).unwrap();
+            }
+            if !left {
+                fs::remove_file(&aside).unwrap();
+            }
+            written.take_back(ended).unwrap();
+            let found = fs::read_to_string(&path).unwrap();
+            assert_eq!(found == ours, is_ours, "{place:?}: {found}");
+            assert_eq!(aside.exists(), !is_ours);
+            written.remove().unwrap();
+            assert_eq!(path.exists(), !is_ours);
+            assert!(!aside.exists());
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

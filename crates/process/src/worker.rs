@@ -112,6 +112,14 @@ enum End {
     Fatal,
 }
 
+/// How a session ends that lets requests end, in the order in which it may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stopping {
+    /// Idle connections may be served once more.
+    Draining,
+    Quitting,
+}
+
 /// One worker, from the first bundle to the end.
 struct Session<'a> {
     application: &'a dyn Application,
@@ -127,7 +135,8 @@ struct Session<'a> {
     committed: u64,
     /// Whether the master has gone; its end would be readable for ever.
     master_gone: bool,
-    quitting: bool,
+    /// Whether it ends, and how.
+    stopping: Option<Stopping>,
 }
 
 impl<'a> Session<'a> {
@@ -146,7 +155,7 @@ impl<'a> Session<'a> {
             log: SessionLog::default(),
             committed: 0,
             master_gone: false,
-            quitting: false,
+            stopping: None,
         }
     }
 
@@ -201,7 +210,7 @@ impl<'a> Session<'a> {
             {
                 self.control.send(&Report::Finished { generation });
             }
-            if all && self.quitting {
+            if all && self.stopping.is_some() {
                 return Some(self.exit());
             }
         }
@@ -231,7 +240,7 @@ impl<'a> Session<'a> {
         match signal.number {
             libc::SIGTERM | libc::SIGINT => Some(self.terminate()),
             libc::SIGQUIT => {
-                if !self.quitting {
+                if self.stopping.is_none() {
                     // Another worker is to take its place now: its own requests may take hours.
                     self.control.send(&Report::Leaving);
                 }
@@ -256,7 +265,7 @@ impl<'a> Session<'a> {
             }
             Command::Commit { generation } => {
                 // One that ends would listen again: the worker that takes its place serves by that generation.
-                if !self.quitting
+                if self.stopping.is_none()
                     && let (Some(worker), Some(log)) = (&mut self.worker, self.prepared_log.take())
                 {
                     self.committed = generation;
@@ -274,13 +283,14 @@ impl<'a> Session<'a> {
                 return self.worker.is_none().then_some(End::Failed);
             }
             Command::Quit => return self.quit(),
+            Command::Drain => return self.stop(Stopping::Draining, |worker| worker.drain()),
             Command::Terminate => return Some(self.terminate()),
         }
         None
     }
 
     fn prepare(&mut self, generation: u64, text: OwnedFd, fds: Vec<OwnedFd>) -> Option<End> {
-        if self.quitting {
+        if self.stopping.is_some() {
             // The master knows, or is about to read it, and has another worker prepare.
             return None;
         }
@@ -358,15 +368,22 @@ impl<'a> Session<'a> {
     }
 
     fn quit(&mut self) -> Option<End> {
-        if std::mem::replace(&mut self.quitting, true) {
+        self.stop(Stopping::Quitting, |worker| worker.quit())
+    }
+
+    /// Ends in one way or the other; one that drains may still be told to quit.
+    fn stop(&mut self, stopping: Stopping, how: fn(&mut dyn Worker)) -> Option<End> {
+        if self.stopping >= Some(stopping) {
             return None;
         }
-        self.log.write(Level::Notice, "gracefully shutting down");
+        if self.stopping.replace(stopping).is_none() {
+            self.log.write(Level::Notice, "gracefully shutting down");
+        }
         // It will not be committed, and holds every listener.
         self.abandon();
         match &mut self.worker {
             Some(worker) => {
-                worker.quit();
+                how(&mut **worker);
                 None
             }
             None => Some(self.exit()),

@@ -236,10 +236,19 @@ impl Workers {
     /// No new connections; idle ones are closed, busy ones after their response, and those that are still open after
     /// `limit` then.
     pub fn quit(&self, limit: Option<Duration>) {
+        self.stop(Worker::quit, limit);
+    }
+
+    /// The same, but idle connections are served once more.
+    pub fn drain(&self, limit: Option<Duration>) {
+        self.stop(Worker::drain, limit);
+    }
+
+    fn stop(&self, how: fn(&Rc<Worker>), limit: Option<Duration>) {
         for thread in &self.threads {
             thread.remote.post(Box::new(move || {
                 with_worker(|worker| {
-                    worker.quit();
+                    how(worker);
                     if let Some(limit) = limit {
                         worker.close_all_after(limit);
                     }

@@ -61,6 +61,8 @@ pub struct Worker {
     pub(super) idle: RefCell<IdleQueue>,
     pub(super) connections_max: usize,
     quitting: Cell<bool>,
+    /// Idle connections are served once more before they end.
+    draining: Cell<bool>,
     /// Connections up to this number have a limit.
     limited_until: Cell<Option<u64>>,
     ended: Event,
@@ -106,6 +108,7 @@ impl Worker {
             idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),
+            draining: Cell::new(false),
             limited_until: Cell::new(None),
             ended: Event::new(),
             at_once: Cell::new(false),
@@ -154,8 +157,18 @@ impl Worker {
     /// Whether the connection of this number ends with its next response: the process is ending gracefully, or the
     /// connection has a [limit](Worker::limit_open).
     pub fn is_ending(&self, serial: u64) -> bool {
-        let until = self.limited_until.get();
-        self.quitting.get() || until.is_some_and(|until| serial <= until)
+        self.quitting.get() || self.is_limited(serial)
+    }
+
+    /// Whether the connection of this number ends where it waits for a request, and is not served once more.
+    pub fn ends_idle(&self, serial: u64) -> bool {
+        self.is_ending(serial) && (!self.draining.get() || self.is_limited(serial))
+    }
+
+    fn is_limited(&self, serial: u64) -> bool {
+        self.limited_until
+            .get()
+            .is_some_and(|until| serial <= until)
     }
 
     /// The counters of the process.
@@ -295,6 +308,18 @@ impl Worker {
 
     /// Accepts no new connections; closes idle ones, busy ones after their response.
     pub fn quit(self: &Rc<Worker>) {
+        self.draining.set(false);
+        self.stop();
+    }
+
+    /// The same, but idle ones are served once more: a client that is just about to send a request on one would lose it.
+    /// They end by their time limits where nothing comes.
+    pub fn drain(self: &Rc<Worker>) {
+        self.draining.set(true);
+        self.stop();
+    }
+
+    fn stop(self: &Rc<Worker>) {
         self.quitting.set(true);
         for (_, accepting) in self.accepting.borrow_mut().drain() {
             accepting.stop.set();
@@ -366,7 +391,8 @@ async fn close_idle(worker: Rc<Worker>) {
             continue;
         }
         connection.announce_end();
-        if worker.is_idle(&*connection) && connection.ends_when_idle() {
+        let ends = worker.ends_idle(connection.serial()) && connection.ends_when_idle();
+        if ends && worker.is_idle(&*connection) {
             connection.close_reading();
         }
     }

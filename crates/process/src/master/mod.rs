@@ -557,12 +557,18 @@ impl Master {
         self.leave_workers();
     }
 
-    /// Has all workers end when every request has ended, and none start in their place.
+    /// Has all workers end when every request has ended, and none start in their place. Where another program accepts,
+    /// their clients are not hurried.
     fn leave_workers(&mut self) {
         self.restart = Restart::default();
-        self.children
-            .iter_mut()
-            .for_each(|child| child.leave(Command::Quit));
+        let how = if self.upgrade.another_accepts() {
+            Command::Drain
+        } else {
+            Command::Quit
+        };
+        for child in &mut self.children {
+            child.leave(how.clone());
+        }
     }
 
     /// TERM and INT: the end, now.

@@ -29,6 +29,7 @@ use super::child::Role;
 use super::{Master, reload};
 use crate::descriptors::remove_socket;
 use crate::log::Level;
+use crate::predecessor::Predecessor;
 use crate::reply::Reply;
 use crate::{environment, inherited};
 
@@ -128,9 +129,15 @@ impl Upgrade {
         }
     }
 
-    /// Whether another program listens by the same sockets, one before this or one behind.
+    /// Whether there is another program for the same sockets, one before this or one behind.
     fn shares_sockets(&self) -> bool {
         self.has_new_binary() || self.older().is_some()
+    }
+
+    /// Whether another program accepts connections in this one's place.
+    pub(super) fn another_accepts(&self) -> bool {
+        let older = self.older().and_then(|older| older.pid);
+        self.has_new_binary() || older.is_some_and(|pid| Predecessor::find(pid).is_none())
     }
 
     /// The program before this one, as long as it lives.
@@ -159,9 +166,10 @@ impl Upgrade {
 
 impl Master {
     /// Whether USR2 has an effect: where the program runs in the background in its processes, and
-    /// no other change is under way, as with nginx.
+    /// no other change is under way, as with nginx. An older program that has been told to quit is
+    /// no reason to wait: its last request may take for hours.
     pub(super) fn may_upgrade(&self) -> bool {
-        self.may_stop_accepting() && !self.upgrade.shares_sockets()
+        self.may_stop_accepting() && !self.upgrade.another_accepts()
     }
 
     /// Whether WINCH has an effect.
@@ -180,7 +188,12 @@ impl Master {
             return self.log.write(Level::Crit, text);
         }
         self.log.notice("changing binary");
-        if let Err(text) = self.pid_file.set_aside(true) {
+        // At its end it may remove the pid file that this one is about to put aside.
+        let older = self.upgrade.older().and_then(|older| older.pid);
+        self.predecessor = older
+            .and_then(Predecessor::find)
+            .or(self.predecessor.take());
+        if let Err(text) = self.pid_file.set_aside() {
             self.log.write(Level::Alert, text);
             return;
         }
@@ -192,7 +205,7 @@ impl Master {
             }
             Err(text) => {
                 self.log.write(Level::Alert, text);
-                self.take_pid_file_back();
+                self.take_pid_file_back(None);
             }
         }
     }
@@ -242,14 +255,14 @@ impl Master {
             return;
         }
         self.upgrade.new_binary = None;
-        self.take_pid_file_back();
+        self.take_pid_file_back(Some(pid));
         if self.stop.is_none() {
             self.accept_again();
         }
     }
 
-    fn take_pid_file_back(&mut self) {
-        if let Err(text) = self.pid_file.set_aside(false) {
+    fn take_pid_file_back(&mut self, ended: Option<Pid>) {
+        if let Err(text) = self.pid_file.take_back(ended) {
             self.log.write(Level::Alert, text);
         }
     }
