@@ -6,6 +6,7 @@
 
 mod failures;
 mod handover;
+mod init_script;
 mod load;
 mod order;
 mod place;

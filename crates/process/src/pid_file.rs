@@ -140,7 +140,13 @@ impl PidFile {
     /// Puts it aside for a program that is about to write its own there; the error is the line for
     /// the log.
     pub(crate) fn set_aside(&mut self) -> Result<(), String> {
-        self.rename(true)
+        match read(&self.path) {
+            Ok(named) if named != rustix::process::getpid() => Err(format!(
+                "pid file \"{}\" names process {named}, and not this one",
+                self.path.display()
+            )),
+            _ => self.rename(true),
+        }
     }
 
     /// Puts it back in its place, after the program that was to write its own there has `ended`;
