@@ -15,6 +15,7 @@ use crate::application::{
     Application, LogPlace, LogTarget, Need, NeedKind, OpenError, listener_key,
 };
 use crate::bundle;
+use crate::inherited::Inherited;
 use crate::log::{Level, Log, Output, Target};
 use crate::occupant;
 
@@ -103,14 +104,22 @@ impl Descriptors {
         Ok(opened)
     }
 
-    /// Sockets that another program has handed on, as a configuration would need them by what
+    /// Sockets that were open before this program, as a configuration would need them by what
     /// `application` says; others are closed.
-    pub(crate) fn inherited(sockets: Vec<OwnedFd>, application: &dyn Application) -> Descriptors {
+    pub(crate) fn inherited(
+        sockets: impl IntoIterator<Item = Inherited>,
+        application: &dyn Application,
+    ) -> Descriptors {
         let mut held: Vec<Held> = Vec::new();
-        for socket in sockets {
+        for inherited in sockets {
+            let Inherited {
+                socket,
+                is_activated,
+            } = inherited;
             let Some((group, socket_file)) = application.inherited(&socket) else {
                 continue;
             };
+            let socket_file = socket_file.filter(|_| !is_activated);
             let is_same = |held: &&Held| matches!(&held.kind, NeedKind::Listener { group: other, .. } if *other == group);
             let key = listener_key(&group, held.iter().filter(is_same).count());
             let kind = NeedKind::Listener { socket_file, group };
@@ -123,6 +132,23 @@ impl Descriptors {
     pub(crate) fn listeners(&self) -> impl Iterator<Item = &OwnedFd> {
         let listens = |held: &&Held| matches!(held.kind, NeedKind::Listener { .. });
         self.0.iter().filter(listens).map(|held| &*held.descriptor)
+    }
+
+    /// Those of them that a service manager has made: their files are not ours.
+    pub(crate) fn activated(
+        &self,
+        application: &dyn Application,
+    ) -> impl Iterator<Item = &OwnedFd> {
+        let is_activated = |held: &&Held| {
+            let listens = matches!(held.kind, NeedKind::Listener { .. });
+            let has_file = || {
+                let found = application.inherited(&held.descriptor);
+                found.is_some_and(|(_, file)| file.is_some())
+            };
+            listens && held.socket_file().is_none() && has_file()
+        };
+        let activated = self.0.iter().filter(is_activated);
+        activated.map(|held| &*held.descriptor)
     }
 
     /// Keys of all, in order.

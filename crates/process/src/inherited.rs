@@ -1,23 +1,39 @@
-//! Listening sockets that one program hands on to the next, so that no connection is refused while
-//! they change places: by their numbers in the environment variable `NGINX`, as nginx does it in
-//! both directions.
+//! Listening sockets that are open before this program starts. One program hands them on to the
+//! next, so that no connection is refused while they change places: by their numbers in the
+//! environment variable `NGINX`, as nginx does it in both directions. Or a service manager has made
+//! them, and starts the server when the first client comes: sd_listen_fds(3).
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::net::{SocketType, sockopt};
+use rustix::process::Pid;
 
 use crate::log::{Level, Log};
 
 /// The variable: numbers, each with a semicolon behind it.
 pub(crate) const VARIABLE: &str = "NGINX";
 
+/// The same of those among them that a service manager has made.
+pub(crate) const ACTIVATED: &str = "TIDEGATE_ACTIVATED";
+
+/// The number of the first socket that a service manager hands on.
+const FIRST_ACTIVATED: i32 = 3;
+
+/// A socket that is open already.
+pub(crate) struct Inherited {
+    pub(crate) socket: OwnedFd,
+    /// Whether a service manager has made it. It keeps it open, and a Unix socket's file is its
+    /// own.
+    pub(crate) is_activated: bool,
+}
+
 /// The sockets that a program before this one has handed on; none where no program has. To be
 /// called once.
 ///
 /// A program without a socket hands on an empty list, so an empty variable counts. One in which no
 /// number stands is somebody else's variable of that name.
-pub(crate) fn take(log: &Log) -> Option<Vec<OwnedFd>> {
+pub(crate) fn take(log: &Log) -> Option<Vec<Inherited>> {
     let value = std::env::var_os(VARIABLE)?;
     let value = value.to_string_lossy();
     let (mut numbers, invalid) = numbers(&value);
@@ -34,13 +50,41 @@ pub(crate) fn take(log: &Log) -> Option<Vec<OwnedFd>> {
     log.notice(format_args!("using inherited sockets from \"{value}\""));
     numbers.sort_unstable();
     numbers.dedup();
-    let listening = |number| {
-        let socket = own(number)?;
-        let accepts = sockopt::socket_acceptconn(&socket).unwrap_or(false);
-        let receives = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::DGRAM);
-        (accepts || receives).then_some(socket)
+    let activated = std::env::var(ACTIVATED).unwrap_or_default();
+    let (activated, _) = self::numbers(&activated);
+    let sockets = numbers.into_iter().filter_map(|number| {
+        let is_activated = activated.contains(&number);
+        listening(number, is_activated)
+    });
+    Some(sockets.collect())
+}
+
+/// The sockets that a service manager has made for this process. To be called once.
+pub(crate) fn take_activated(log: &Log) -> Vec<Inherited> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
+    let is_ours = number("LISTEN_PID").and_then(Pid::from_raw) == Some(rustix::process::getpid());
+    let count = number("LISTEN_FDS").filter(|count| is_ours && *count > 0);
+    let Some(count) = count else {
+        return Vec::new();
     };
-    Some(numbers.into_iter().filter_map(listening).collect())
+    log.notice(format_args!("using {count} sockets of the service manager"));
+    let numbers = FIRST_ACTIVATED..FIRST_ACTIVATED.saturating_add(count);
+    // The number is another program's word: where it is too large, nothing is open behind the last.
+    let open = numbers.take_while(|number| is_open(*number));
+    open.filter_map(|number| listening(number, true)).collect()
+}
+
+/// A socket by its number, if one is open there that listens.
+fn listening(number: i32, is_activated: bool) -> Option<Inherited> {
+    let socket = own(number)?;
+    let accepts = sockopt::socket_acceptconn(&socket).unwrap_or(false);
+    let receives = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::DGRAM);
+    // A service manager's may wait for clients.
+    let is_ready = rustix::io::ioctl_fionbio(&socket, true).is_ok();
+    (is_ready && (accepts || receives)).then_some(Inherited {
+        socket,
+        is_activated,
+    })
 }
 
 /// The numbers of a variable, and the first text in it that is none: a number has `;` or `:` behind
@@ -55,6 +99,12 @@ fn numbers(value: &str) -> (Vec<i32>, Option<&str>) {
         }
     }
     (numbers, None)
+}
+
+fn is_open(number: i32) -> bool {
+    // SAFETY: what is borrowed is only asked for its flags; where nothing is open, the kernel says
+    // so.
+    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
 }
 
 /// Takes over an open descriptor, if it is one of a socket.

@@ -6,7 +6,7 @@
 //! compiles from, and `control`, the socket that carries it.
 //!
 //! This crate knows no directive and no protocol: what a configuration needs comes from the
-//! [`Application`]. It does not confine the worker or talk to systemd.
+//! [`Application`]. It does not confine the worker.
 
 pub mod application;
 pub mod bundle;
@@ -28,6 +28,7 @@ mod predecessor;
 pub mod probe;
 mod reply;
 mod running;
+mod service_manager;
 mod signals;
 pub mod single;
 mod start;

@@ -22,6 +22,7 @@ use crate::pid_file::{self, PidFile};
 use crate::predecessor::Predecessor;
 use crate::reply::{self, Outcome};
 use crate::running::{Refusal, Running};
+use crate::service_manager::ServiceManager;
 use crate::signals::{self, Signals};
 use crate::title;
 
@@ -236,7 +237,9 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     };
     let handed_on = inherited::take(&startup_log);
     let is_handed_on = handed_on.is_some();
-    let mut inherited = Descriptors::inherited(handed_on.unwrap_or_default(), application);
+    let mut sockets = handed_on.unwrap_or_default();
+    sockets.extend(inherited::take_activated(&startup_log));
+    let mut inherited = Descriptors::inherited(sockets, application);
     let files = Recorder::new(application.files());
     let examined = examine(&options, application, files).map_err(|findings| {
         findings.report(&startup_log);
@@ -292,10 +295,16 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         title::set_master_title(&command_line);
     }
     let signals = blocked.map_or_else(|| block(&log), Ok)?;
+    let manager = ServiceManager::of_this_process().unwrap_or_else(|text| {
+        log.write(Level::Alert, text);
+        None
+    });
     let origin = if is_handed_on {
         Origin::HandedOn(Older::parent(inherited_files))
     } else if goes_to_background {
         Origin::Background
+    } else if manager.is_some() {
+        Origin::Service
     } else {
         Origin::Foreground
     };
@@ -310,6 +319,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         pid_file,
         predecessor,
         upgrade: Upgrade::new(command_line, origin, unneeded_files),
+        manager,
     };
     let master = Master::new(application, startup).map_err(|error| {
         print(&format!(

@@ -37,6 +37,7 @@ use crate::options::Options;
 use crate::pid_file::PidFile;
 use crate::predecessor::Predecessor;
 use crate::reply::Reply;
+use crate::service_manager::ServiceManager;
 use crate::signals::{Received, Signals};
 use crate::start::Examined;
 use child::{Child, Role};
@@ -62,6 +63,7 @@ pub(crate) struct Startup {
     pub(crate) pid_file: PidFile,
     pub(crate) predecessor: Option<Predecessor>,
     pub(crate) upgrade: Upgrade,
+    pub(crate) manager: Option<ServiceManager>,
 }
 
 /// The state of the master.
@@ -75,6 +77,8 @@ pub(crate) struct Master {
     predecessor: Option<Predecessor>,
     /// The program that follows this one on the same sockets.
     upgrade: Upgrade,
+    /// Who has started this program and wants to be told how it does.
+    manager: Option<ServiceManager>,
     /// What is in force.
     generation: Generation,
     /// The number of the last generation that did not come into force; numbers are not reused.
@@ -93,6 +97,8 @@ pub(crate) struct Master {
     /// Who waits to hear that the generation in force is served by.
     unanswered: Vec<Reply>,
     stop: Option<Stop>,
+    /// Whether the worker has been told to serve by a reload, and has not said yet that it does.
+    is_committing: bool,
     /// Whether any worker has ever served; if the first cannot, the master ends.
     has_served: bool,
     /// Whether the application was told so.
@@ -129,6 +135,7 @@ impl Master {
             pid_file,
             predecessor,
             upgrade,
+            manager,
         } = startup;
         let own_process = examined.needs.master.master_process;
         Ok(Master {
@@ -142,6 +149,7 @@ impl Master {
             pid_file,
             predecessor,
             upgrade,
+            manager,
             own_process,
             children: Vec::new(),
             restart: Restart::default(),
@@ -151,6 +159,7 @@ impl Master {
             queue: Queue::default(),
             unanswered: Vec::new(),
             stop: None,
+            is_committing: false,
             has_served: false,
             has_told: false,
             first_start_failed: false,
@@ -232,6 +241,7 @@ impl Master {
             self.restart.due(),
             self.reload.as_ref().map(|reload| reload.deadline),
             self.stop.and_then(|stop| stop.kill_at),
+            self.manager.as_ref().and_then(ServiceManager::watchdog_due),
         ];
         children.chain(others.into_iter().flatten()).min()
     }
@@ -249,6 +259,12 @@ impl Master {
         self.follow_predecessor();
         self.remove_left_files();
         self.work_off_queue();
+        if let Some(manager) = &mut self.manager {
+            manager.feed_watchdog(Instant::now());
+            if self.reload.is_none() && !self.is_committing {
+                manager.reloaded();
+            }
+        }
     }
 
     fn signal(&mut self, signal: &Received) {
@@ -301,6 +317,7 @@ impl Master {
         }
         if std::mem::take(&mut self.queue.reload) {
             let replies = std::mem::take(&mut self.queue.replies);
+            self.manager.iter_mut().for_each(ServiceManager::reloading);
             if self.upgrade.has_new_binary() {
                 self.serve_again(replies);
             } else {
@@ -407,10 +424,12 @@ impl Master {
             }
             Report::Committed { generation } => {
                 if generation == number {
+                    self.is_committing = false;
                     let replies = std::mem::take(&mut self.unanswered);
                     replies.into_iter().for_each(Reply::committed);
                     if !std::mem::replace(&mut self.has_told, true) {
                         self.application.serving();
+                        self.manager.iter().for_each(ServiceManager::ready);
                     }
                 }
             }
@@ -583,6 +602,14 @@ impl Master {
     }
 
     fn begin_stop(&mut self, kill_at: Option<Instant>) {
+        if let Some(manager) = self.manager.as_ref().filter(|_| self.stop.is_none()) {
+            match self.upgrade.new_binary() {
+                Some(pid) => manager.followed_by(pid),
+                // The older one is the service as long as it accepts.
+                None if self.upgrade.another_accepts() => {}
+                None => manager.stopping(),
+            }
+        }
         self.stop = Some(Stop { kill_at });
         if self.reload.is_some() {
             self.fail_reload(&[ENDING.to_owned()]);

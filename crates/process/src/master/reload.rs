@@ -319,6 +319,7 @@ impl Master {
             }
         }
         self.has_served = true;
+        self.is_committing = true;
         self.restart.started();
         self.follow_logs();
         let Generation {

@@ -31,7 +31,7 @@ use crate::descriptors::remove_socket;
 use crate::log::Level;
 use crate::predecessor::Predecessor;
 use crate::reply::Reply;
-use crate::{environment, inherited};
+use crate::{environment, inherited, service_manager};
 
 /// What is logged of USR2 where another program has the same sockets already, as with nginx.
 const IGNORED: &str = "the changing binary signal is ignored: you should shutdown or terminate \
@@ -50,6 +50,8 @@ pub(crate) enum Origin {
     Foreground,
     /// By a command that has left it in the background.
     Background,
+    /// By a service manager, which is told who follows it.
+    Service,
     /// By USR2 to a program before it.
     HandedOn(Older),
 }
@@ -111,6 +113,11 @@ impl Upgrade {
         self.new_binary == Some(pid)
     }
 
+    /// The program that follows, if it is there.
+    pub(super) fn new_binary(&self) -> Option<Pid> {
+        self.new_binary
+    }
+
     /// Whether the program that follows is there.
     pub(super) fn has_new_binary(&self) -> bool {
         self.new_binary.is_some()
@@ -125,7 +132,7 @@ impl Upgrade {
     pub(super) fn end_of_older(&self) -> Option<BorrowedFd<'_>> {
         match &self.origin {
             Origin::HandedOn(older) => older.end.as_ref().map(AsFd::as_fd),
-            Origin::Foreground | Origin::Background => None,
+            Origin::Foreground | Origin::Background | Origin::Service => None,
         }
     }
 
@@ -147,7 +154,7 @@ impl Upgrade {
                 let parent = rustix::process::getppid();
                 (parent.is_some() && parent == older.pid).then_some(older)
             }
-            Origin::Foreground | Origin::Background => None,
+            Origin::Foreground | Origin::Background | Origin::Service => None,
         }
     }
 
@@ -227,6 +234,13 @@ impl Master {
             inherited::VARIABLE,
             inherited::value(descriptors.listeners()),
         );
+        let activated = inherited::value(descriptors.activated(self.application));
+        if !activated.is_empty() {
+            command.env(inherited::ACTIVATED, activated);
+        }
+        for name in service_manager::VARIABLES {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
         let keep_open = move || {
             for socket in &sockets {
                 // SAFETY: takes numbers only, and the master holds the sockets until the new
