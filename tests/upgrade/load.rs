@@ -15,7 +15,7 @@ use support::port::free_port;
 use support::site::{LARGE, listens};
 use support::{Connection, PATIENCE, http2, tls};
 
-use crate::place::{EndOfAll, Kind, is_alive, put, site, start_in_background, upgrade};
+use crate::place::{EndOfAll, Kind, is_alive, nginx, put, site, start_in_background, upgrade};
 
 const RELOADS: usize = 100;
 const REOPENINGS: usize = 10;
@@ -74,19 +74,23 @@ fn ask_by_new(port: u16, load: &(Arc<AtomicBool>, Arc<AtomicU64>)) -> Result<(),
     Ok(())
 }
 
+/// One way to ask: by kept connections or by new ones.
+type Ask = fn(u16, &(Arc<AtomicBool>, Arc<AtomicU64>)) -> Result<(), String>;
+
 impl Load {
-    fn begin(port: u16) -> Load {
+    fn by_all(port: u16) -> Load {
+        let kept = [ask_by_kept as Ask; KEEPING_THREADS];
+        let new = [ask_by_new as Ask; CONNECTING_THREADS];
+        Load::by(port, &[&kept[..], &new[..]].concat())
+    }
+
+    /// A thread for each way.
+    fn by(port: u16, ways: &[Ask]) -> Load {
         let shared = (Arc::new(AtomicBool::new(false)), Arc::default());
         let mut threads = Vec::new();
-        for number in 0..KEEPING_THREADS + CONNECTING_THREADS {
+        for ask in ways.iter().copied() {
             let shared = shared.clone();
-            threads.push(thread::spawn(move || {
-                if number < KEEPING_THREADS {
-                    ask_by_kept(port, &shared)
-                } else {
-                    ask_by_new(port, &shared)
-                }
-            }));
+            threads.push(thread::spawn(move || ask(port, &shared)));
         }
         let (end, answered) = shared;
         Load {
@@ -249,7 +253,7 @@ fn under_load(listen_options: &str) {
     put(&site.folder, Kind::Tidegate);
     let first = start_in_background(&all, "sbin/nginx");
     let mut long = OpenForLong::begin(port, secure_port);
-    let load = Load::begin(port);
+    let load = Load::by_all(port);
     load.go_on(KEPT as u64 * 2);
     let mut older = first;
     for _ in 0..UPGRADES {
@@ -303,4 +307,43 @@ fn no_request_is_lost() {
 #[test]
 fn no_request_is_lost_by_a_socket_for_each_thread() {
     under_load(" reuseport");
+}
+
+/// From nginx to Tidegate and back. An nginx that is told to quit ends idle connections, whatever
+/// is on its way by them, so its half is asked by new ones alone.
+#[test]
+fn no_request_is_lost_on_the_way_there_and_back() {
+    if nginx().is_none() {
+        return;
+    }
+    let port = free_port();
+    let servers =
+        format!("keepalive_requests 1000000; server {{ listen 127.0.0.1:{port}; root @/www; }}");
+    let site = site(
+        "worker_processes 2; worker_rlimit_nofile 4096;",
+        &servers,
+        "",
+    );
+    let all = EndOfAll(site.folder.clone());
+    put(&site.folder, Kind::Nginx);
+    let mut older = start_in_background(&all, "sbin/nginx");
+    let halves: [(Kind, [Ask; 4]); 2] = [
+        (Kind::Tidegate, [ask_by_new; 4]),
+        (
+            Kind::Nginx,
+            [ask_by_kept, ask_by_kept, ask_by_new, ask_by_new],
+        ),
+    ];
+    for (next, ways) in halves {
+        let load = Load::by(port, &ways);
+        load.go_on(200);
+        put(&site.folder, next);
+        let newer = upgrade(&all, older);
+        load.go_on(200);
+        support::signal(older, "QUIT");
+        wait_for("end of the older one", || !is_alive(older));
+        load.go_on(200);
+        load.finish();
+        older = newer;
+    }
 }
