@@ -10,14 +10,16 @@
 #   make judge SUITE=DIR    nginx's own test suite, checked out in DIR, beside tests/nginx-suite.passing
 #   make storms             10,000 storms of clients and upstreams that fail in every way, by seed: for every night; ten minutes
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
+#   make install DESTDIR=   the release's program, its unit, configuration, page and manual, where they belong on Debian
 #   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md, docs/shortcuts.md and the table in README.md again
 
 CARGO ?= cargo
 BENCH ?= --quick
 FOR ?= 3600
 SEEDS ?= 10000
+BINARY ?= target/release/tidegate
 
-.PHONY: run release test check bench testssl ktls judge storms differential fmt docs packages
+.PHONY: run release install test check bench testssl ktls judge storms differential fmt docs packages
 
 run:
 	$(CARGO) build --profile quick --bin tidegate
@@ -27,6 +29,18 @@ run:
 
 release:
 	$(CARGO) run --quiet --release --package xtask -- release
+
+install:
+	@test -x "$(BINARY)" || { echo "no $(BINARY): make release first"; exit 2; }
+	install -D -m 755 "$(BINARY)" "$(DESTDIR)/usr/sbin/tidegate"
+	install -D -m 644 packaging/tidegate.service "$(DESTDIR)/lib/systemd/system/tidegate.service"
+	install -D -m 644 packaging/tidegate.conf "$(DESTDIR)/etc/tidegate/tidegate.conf"
+	install -D -m 644 packaging/mime.types "$(DESTDIR)/etc/tidegate/mime.types"
+	install -D -m 644 packaging/default.conf "$(DESTDIR)/etc/tidegate/conf.d/default.conf"
+	install -D -m 644 packaging/index.html "$(DESTDIR)/usr/share/tidegate/html/index.html"
+	install -D -m 644 packaging/tidegate.logrotate "$(DESTDIR)/etc/logrotate.d/tidegate"
+	install -D -m 644 packaging/tidegate.8 "$(DESTDIR)/usr/share/man/man8/tidegate.8"
+	install -d -m 755 "$(DESTDIR)/var/log/tidegate" "$(DESTDIR)/var/lib/tidegate"
 
 test: packages
 	$(CARGO) test --workspace

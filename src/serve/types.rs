@@ -163,4 +163,17 @@ mod tests {
             }
         }
     }
+
+    /// What the package brings as `mime.types`.
+    #[test]
+    fn a_package_has_the_same_types() {
+        let packaged = include_str!("../../packaging/mime.types");
+        let of_package = packaged
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(';'));
+        let ours = TYPES
+            .iter()
+            .map(|(name, extensions, _)| format!("{name} {extensions}"));
+        assert!(of_package.eq(ours));
+    }
 }
