@@ -17,8 +17,9 @@ const BELOW: &[&str] = &[
     "crates/variables/",
 ];
 
-/// Directives of modules that a parameter of `listen` is called as well.
-const PARAMETERS: &[&str] = &["proxy_protocol"];
+/// Directives of modules that a parameter of `listen`, or the rest of a family's name behind its
+/// prefix, is called as well.
+const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify"];
 
 /// Where modules stand.
 const MODULES: &str = "crates/modules/";
@@ -38,7 +39,7 @@ fn judge(files: &[(String, String)]) -> Vec<String> {
     let is_other = |file: &str| !file.starts_with(MODULES);
     let mut others = declared(files, is_other);
     others.extend(declared_by_macros(files, is_other));
-    others.extend(PARAMETERS);
+    others.extend(NAMESAKES);
     let names: BTreeSet<&str> = of_modules.difference(&others).copied().collect();
     let is_below = |file: &str| BELOW.iter().any(|folder| file.starts_with(folder));
     let mut findings = Vec::new();

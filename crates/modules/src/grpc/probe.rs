@@ -19,6 +19,7 @@ use crate::passing::http2::head::RequestHead;
 use crate::passing::http2::whole::{self, NotRead};
 use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
 use crate::passing::response::{self, READING};
+use crate::passing::ssl;
 use crate::passing::tries::Reach;
 use crate::upstream::Group;
 
@@ -57,7 +58,7 @@ impl HealthProbe<'_> {
         probe::begin(request, &self.name);
         let secured = match &self.pass.tls {
             Some(tls) if found.scheme.is_secure => {
-                let secured = tls.prepare(request, &found.address).await;
+                let secured = ssl::prepare(tls, request, &found.address).await;
                 Some(secured.map_err(|_| Unanswered::NotAsked)?)
             }
             _ => None,

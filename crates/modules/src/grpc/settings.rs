@@ -7,6 +7,7 @@ use conf::{Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, count_of
 use framework::compile::{Compiler, Feature};
 use http::module::{Content, Shortcut, Told};
 use http::plan_builder::PlanBuilder;
+use http::request::Request;
 use http::size::Size;
 use proto::header::NameSet;
 
@@ -51,7 +52,7 @@ static WEB: Setting<bool> = Setting::new("grpc_web", &["on | off"], parse::flag)
 static GRPC: Family = Family::of_calls("grpc_");
 
 /// What it shares with those that ask over TLS.
-static TLS: ssl::Family = ssl::Family::of("grpc_");
+static TLS: ssl::Family = ssl::family("grpc_");
 
 /// Fields that never reach the client unless `grpc_pass_header` names them.
 const HIDDEN: [&str; 7] = [
@@ -171,7 +172,7 @@ impl Feature for Tls {
     const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
-        let tls = TLS.compile(compiler, scope, Some(ssl::HTTP2))?;
+        let tls = TLS.compile(compiler, scope, vec![ssl::HTTP2.to_vec()])?;
         Ok(Tls(Arc::new(tls)))
     }
 }
@@ -248,5 +249,5 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-    TLS.check_unused(compiler, root);
+    TLS.check_unused::<Request>(compiler, root);
 }

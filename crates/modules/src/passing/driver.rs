@@ -35,7 +35,7 @@ use super::response::refuse_upgrade;
 use super::rewriting::{Rewrite, Unchanged};
 use super::settings::Passing;
 use super::socket::SocketSettings;
-use super::ssl::{Secured, UpstreamTls};
+use super::ssl::{self, Secured, UpstreamTls};
 use super::tries::{Asking, Conversation, Reach, Tries, Unanswered, ask};
 use crate::upstream::{self, Group};
 
@@ -318,7 +318,7 @@ async fn secure<P: Protocol>(
     target: &P::Target,
 ) -> Result<Option<Secured>, u16> {
     match (protocol.way().tls, target.secure_name()) {
-        (Some(tls), Some(name)) => tls.prepare(request, name).await.map(Some),
+        (Some(tls), Some(name)) => ssl::prepare(tls, request, name).await.map(Some),
         _ => Ok(None),
     }
 }

@@ -427,7 +427,7 @@ mod tests {
     static PROXY_BUFFERS: buffers::Family = buffers::Family::of("proxy_");
     static OTHER: Family = Family::of("other_");
     static OTHER_BUFFERS: buffers::Family = buffers::Family::of("other_");
-    static OTHER_TLS: ssl::Family = ssl::Family::of("other_");
+    static OTHER_TLS: ssl::Family = ssl::family("other_");
 
     const BOTH: &[&dyn Declared] = &[
         &PROXY.hide_header,
@@ -529,7 +529,7 @@ mod tests {
             });
             let http = loaded.tree.root().children("http").next().unwrap();
             let server = http.children("server").next().unwrap();
-            let compiled = OTHER_TLS.compile(&compiler, server, None);
+            let compiled = OTHER_TLS.compile::<Request>(&compiler, server, Vec::new());
             compiled.err().map(|fault| fault.message)
         };
         assert_eq!(refusal(""), None);

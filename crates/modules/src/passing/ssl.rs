@@ -1,535 +1,50 @@
-//! `proxy_ssl_*`: TLS towards `proxy_pass https://`. The directives are a family that other modules may have, too.
-//!
-//! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with nginx, whom an upstream claims
-//! to be is only looked at with `proxy_ssl_verify on`. Sessions are kept by name. The protocol itself is in
-//! `transport::tls::upstream`; here are the directives and what they come to for a request.
+//! TLS towards upstreams of HTTP: what a request needs of [`transport::tls::upstream::settings`],
+//! and what comes of a peer that does not become secure.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-use conf::{
-    Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, Word, parse,
-};
-use framework::compile::Compiler;
+use conf::Contexts;
 use http::log;
-use http::log::Compiling as _;
 use http::request::Request;
-use http::text::Text;
-use http::variables::Compiling as _;
-use rustls::client::{ResolvesClientCert, Resumption, danger::ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, SupportedCipherSuite, SupportedProtocolVersion};
-use sha2::{Digest as _, Sha256};
-use transport::tls::chain::Trust;
-use transport::tls::commands::{self, Commands};
-use transport::tls::dynamic::{self, Cache, CacheSettings};
-use transport::tls::key_log::KeyLog;
-use transport::tls::pem::TrustedFor;
-use transport::tls::settings::{SET_CIPHERS, check_passwords};
-use transport::tls::suites::Chosen;
-use transport::tls::upstream::verify::{self, Trusted, Unverified};
-use transport::tls::upstream::{self, HandshakeError, OwnCertificate};
-use transport::tls::{files, pem, provider, settings, suites};
+use transport::tls::upstream::settings::{self, NotSecured};
+
+pub(crate) use transport::tls::upstream::settings::{Family, Secured};
 
 use super::connection::UpstreamConnection;
 use super::family::Causes;
 use super::tries::{AttemptError, CONNECTING, Failure};
+
+/// TLS towards upstreams as a scope wants it.
+pub(crate) type UpstreamTls = settings::UpstreamTls<Request>;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
 /// What is done meanwhile, as log lines say it.
 pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 
+/// The same behind a text.
+const DOING: &str = " while SSL handshaking to upstream";
+
 /// HTTP/2 by its name (RFC 9113, section 3.2).
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// Sessions that are kept for resumption, per scope.
-const SESSIONS_MAX: usize = 256;
-
-/// The directives of one module.
-pub(crate) struct Family {
-    session_reuse: Setting<bool>,
-    protocols: Setting<Vec<&'static SupportedProtocolVersion>>,
-    ciphers: Setting<Chosen<SupportedCipherSuite>>,
-    name: Setting<Template>,
-    server_name: Setting<bool>,
-    verify: Setting<bool>,
-    verify_depth: Setting<u64>,
-    trusted_certificate: Setting<Word>,
-    crl: Setting<Word>,
-    certificate: Setting<Word>,
-    certificate_key: Setting<Word>,
-    certificate_cache: Setting<Option<CacheSettings>>,
-    password_file: Setting<Word>,
-    conf_command: Setting<Commands>,
-    key_log: Setting<PathBuf>,
+/// The directives that begin with this prefix and `ssl_`.
+pub(crate) const fn family(prefix: &'static str) -> Family {
+    Family::of(prefix, HSL)
 }
 
-impl Family {
-    /// The directives that begin with this prefix and `ssl_`.
-    pub(crate) const fn of(prefix: &'static str) -> Family {
-        Family {
-            session_reuse: flag(prefix, "ssl_session_reuse", "on")
-                .manual("Resumes TLS sessions with upstreams."),
-            protocols: Setting::family(
-                prefix,
-                "ssl_protocols",
-                &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
-                settings::protocols,
-            )
-            .contexts(HSL)
-            .arity(Arity::at_least(1))
-            .inherit(Inherit::List)
-            .default("TLSv1.2 TLSv1.3")
-            .manual("The versions that upstreams are spoken to in. Those before TLSv1.2 do not exist here and are skipped with a warning."),
-            ciphers: Setting::family(prefix, "ssl_ciphers", &["ciphers"], settings::ciphers)
-                .contexts(HSL)
-                .default("DEFAULT")
-                .manual("Cipher suites of TLS 1.2 in OpenSSL's language; see `ssl_ciphers` for those that there are."),
-            name: Setting::family(prefix, "ssl_name", &["name"], parse::template)
-                .contexts(HSL)
-                .manual("The name that the upstream's certificate must be for, and that is sent with `*_ssl_server_name`. Without it, the host of `*_pass`. A port behind it is left out."),
-            server_name: flag(prefix, "ssl_server_name", "off")
-                .manual("Sends the name to the upstream (SNI, RFC 6066), unless it is an address."),
-            verify: flag(prefix, "ssl_verify", "off").manual(
-                "Verifies the upstream's certificate: its chain to one of `*_ssl_trusted_certificate`, and its name.",
-            ),
-            verify_depth: Setting::family(prefix, "ssl_verify_depth", &["number"], parse::number)
-                .contexts(HSL)
-                .default("1")
-                .manual("Most intermediate certificates between the upstream's own and a trusted one."),
-            trusted_certificate: Setting::family(prefix, "ssl_trusted_certificate", &["file"], word)
-                .contexts(HSL)
-                .manual("A file with the certificates that are trusted to vouch for upstreams, in PEM."),
-            crl: Setting::family(prefix, "ssl_crl", &["file"], word)
-                .contexts(HSL)
-                .manual("A file with revocation lists, in PEM. With it, each certificate of a chain needs the list of its issuer."),
-            certificate: Setting::family(prefix, "ssl_certificate", &["file"], varying)
-                .contexts(HSL)
-                .manual("A file with the certificate that is shown to upstreams that ask for one, in PEM. With variables, it is read when it is needed. An empty value shows none."),
-            certificate_key: Setting::family(prefix, "ssl_certificate_key", &["file"], varying)
-                .contexts(HSL)
-                .manual("A file with the private key of `*_ssl_certificate`, in PEM."),
-            certificate_cache: Setting::family(
-                prefix,
-                "ssl_certificate_cache",
-                &["off", "max=N [inactive=time] [valid=time]"],
-                dynamic::cache_settings,
-            )
-            .contexts(HSL)
-            .arity(Arity::between(1, 3))
-            .default("off")
-            .manual("Keeps certificates whose paths have variables: at most `max`, each until it has not been used for `inactive` (10s) or has been read `valid` (60s) ago."),
-            password_file: Setting::family(prefix, "ssl_password_file", &["file"], word)
-                .contexts(HSL)
-                .manual("A file with the passwords of private keys, one a line; they are tried in turn."),
-            conf_command: Setting::family(
-                prefix,
-                "ssl_conf_command",
-                &["name value"],
-                commands::quietly,
-            )
-            .contexts(HSL)
-            .arity(Arity::exactly(2))
-            .inherit(Inherit::List)
-            .no_effect("these are commands for OpenSSL, which is not used")
-            .manual("See nginx's manual."),
-            key_log: Setting::family(prefix, "ssl_key_log", &["path"], parse::path)
-                .contexts(HSL)
-                .manual("A file that gets the secrets of connections to upstreams, for tools such as Wireshark. With it all of their traffic can be read; the file is created for its owner only."),
-        }
-    }
-
-    /// All of them.
-    pub(crate) const fn all(&'static self) -> [&'static dyn Declared; 15] {
-        [
-            &self.session_reuse,
-            &self.protocols,
-            &self.ciphers,
-            &self.name,
-            &self.server_name,
-            &self.verify,
-            &self.verify_depth,
-            &self.trusted_certificate,
-            &self.crl,
-            &self.certificate,
-            &self.certificate_key,
-            &self.certificate_cache,
-            &self.password_file,
-            &self.conf_command,
-            &self.key_log,
-        ]
-    }
-}
-
-const fn flag(prefix: &'static str, stem: &'static str, default: &'static str) -> Setting<bool> {
-    Setting::family(prefix, stem, &["on | off"], parse::flag)
-        .contexts(HSL)
-        .default(default)
-}
-
-fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
-    setter.word().cloned()
-}
-
-/// A path that may have variables.
-fn varying(setter: &Setter<'_>) -> Result<Word, Fault> {
-    let word = setter.word()?;
-    Template::parse(word).map(|_| word.clone())
-}
-
-/// TLS towards upstreams as a scope wants it.
-pub(crate) struct UpstreamTls {
-    base: Base,
-    /// With the certificate whose path has no variables, or without any.
-    config: Arc<ClientConfig>,
-    /// What that consists of: two generations that agree in it may use one connection.
-    content: Content,
-    /// A certificate whose path is known per request.
-    varying: Option<Varying>,
-    name: Option<Text>,
-    server_name: bool,
-    verify: bool,
-}
-
-/// A digest of all that a configuration says and that the files say that it names.
-type Content = [u8; 32];
-
-/// Such a digest while it is made.
-#[derive(Default)]
-struct Digest(Sha256);
-
-impl Digest {
-    fn add(&mut self, part: &[u8]) {
-        self.0.update((part.len() as u64).to_le_bytes());
-        self.0.update(part);
-    }
-
-    fn add_all<T: AsRef<[u8]>>(&mut self, parts: &[T]) {
-        self.0.update((parts.len() as u64).to_le_bytes());
-        parts.iter().for_each(|part| self.add(part.as_ref()));
-    }
-
-    fn end(self) -> Content {
-        self.0.finalize().into()
-    }
-}
-
-/// What all configurations of a scope share.
-struct Base {
-    provider: Arc<CryptoProvider>,
-    versions: Vec<&'static SupportedProtocolVersion>,
-    verifier: Arc<dyn ServerCertVerifier>,
-    resumption: Resumption,
-    server_name: bool,
-    key_log: Option<Arc<KeyLog>>,
-    /// What is to be spoken, which peers are told (ALPN, RFC 7301).
-    protocol: Option<&'static [u8]>,
-}
-
-impl Base {
-    fn config(&self, own: Option<OwnCertificate>) -> Result<Arc<ClientConfig>, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_protocol_versions(&self.versions)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&self.verifier));
-        let mut config = match own {
-            Some(own) => {
-                let own: Arc<dyn ResolvesClientCert> = Arc::new(own);
-                builder.with_client_cert_resolver(own)
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.resumption = self.resumption.clone();
-        config.enable_sni = self.server_name;
-        config.alpn_protocols = self.protocol.into_iter().map(<[u8]>::to_vec).collect();
-        if let Some(key_log) = &self.key_log {
-            config.key_log = Arc::clone(key_log) as Arc<dyn rustls::KeyLog>;
-        }
-        Ok(Arc::new(config))
-    }
-}
-
-impl Family {
-    /// Looks at what nothing may use and nginx looks at where it meets it: reads the files of `*_ssl_password_file`, and refers
-    /// to the variables of `*_ssl_certificate` and its kin, which must be there.
-    pub(crate) fn check_unused(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>) {
-        check_passwords(compiler, root, &self.password_file);
-        let varying: [&dyn Declared; 3] = [&self.certificate, &self.certificate_key, &self.name];
-        for scope in root.tree().scopes() {
-            for declared in varying {
-                let lines = scope.own_lines(declared.spec()).into_iter();
-                let texts = lines.filter_map(|line| Template::parse(line.argument(0)).ok());
-                texts.for_each(|template| drop(compiler.text::<Request>(&template)));
-            }
-        }
-    }
-
-    /// TLS as a scope wants it for this module's upstreams, which are told what is to be spoken if that is `protocol`.
-    pub(crate) fn compile(
-        &self,
-        compiler: &Compiler<'_>,
-        scope: ScopeRef<'_>,
-        protocol: Option<&'static [u8]>,
-    ) -> Result<UpstreamTls, Fault> {
-        let mut cipher_suites = suites::all_of_tls13();
-        // What may be refused stands in nginx's order: it stops at the first.
-        cipher_suites.extend(settings::remaining(scope, &self.ciphers, SET_CIPHERS)?);
-        let (own, varying) = self.own_certificate(compiler, scope)?;
-        let verify = scope.get(&self.verify)?;
-        let server_name = scope.get(&self.server_name)?;
-        let mut content = Digest::default();
-        let verifier: Arc<dyn ServerCertVerifier> = match verify {
-            true => Arc::new(self.trusted(compiler, scope, &mut content)?),
-            false => Arc::new(Unverified),
-        };
-        let commands = scope.written(&self.conf_command)?;
-        commands.unwrap_or_default().accepted(compiler)?;
-        let key_log = scope.written(&self.key_log)?;
-        let versions = scope.get(&self.protocols)?;
-        let reuse = scope.get(&self.session_reuse)?;
-        content.add(
-            format!("{verify} {server_name} {reuse} {key_log:?} {versions:?} {cipher_suites:?}")
-                .as_bytes(),
-        );
-        if let Some(OwnCertificate(key)) = &own {
-            content.add_all(&key.cert);
-        }
-        let base = Base {
-            provider: Arc::new(CryptoProvider {
-                cipher_suites,
-                ..CryptoProvider::clone(provider())
-            }),
-            versions,
-            verifier,
-            resumption: match reuse {
-                true => Resumption::in_memory_sessions(SESSIONS_MAX),
-                false => Resumption::disabled(),
-            },
-            server_name,
-            protocol,
-            key_log: key_log.map(|path| Arc::new(KeyLog::new(compiler.log_file(&path)))),
-        };
-        let config = base
-            .config(own)
-            .map_err(|error| Fault::new(format!("SSL_CTX_new() failed (SSL: {error})")))?;
-        let name = scope.written(&self.name)?;
-        Ok(UpstreamTls {
-            base,
-            config,
-            content: content.end(),
-            varying,
-            name: name.map(|name| compiler.text(&name)),
-            server_name,
-            verify,
-        })
-    }
-
-    /// Whom `*_ssl_verify` trusts.
-    fn trusted(
-        &self,
-        compiler: &Compiler<'_>,
-        scope: ScopeRef<'_>,
-        content: &mut Digest,
-    ) -> Result<Trusted, Fault> {
-        let Some(file) = scope
-            .written(&self.trusted_certificate)?
-            .filter(|file| !file.bytes.is_empty())
-        else {
-            let (certificate, verify) = (
-                self.trusted_certificate.spec.name(),
-                self.verify.spec.name(),
-            );
-            return Err(Fault::new(format!("no {certificate} for {verify}")));
-        };
-        let certificates = files::authorities(compiler, &file, |text| {
-            pem::authorities(text, TrustedFor::Servers)
-        })?;
-        let lists = match scope
-            .written(&self.crl)?
-            .filter(|file| !file.bytes.is_empty())
-        {
-            Some(file) => files::revocation_lists(compiler, &file)?,
-            None => Vec::new(),
-        };
-        let depth = usize::try_from(scope.get(&self.verify_depth)?).unwrap_or(usize::MAX);
-        content.add_all(&certificates);
-        content.add_all(&lists);
-        content.add(&depth.to_le_bytes());
-        let trust = Trust::new(&certificates, &lists, depth);
-        trust.map(Trusted).map_err(|error| {
-            let path = files::shown(compiler, &file);
-            let text = format!("SSL_CTX_load_verify_locations(\"{path}\") failed (SSL: {error})");
-            Fault::at(&file, text)
-        })
-    }
-
-    /// The certificate that is shown to upstreams: read now, or when a request tells its path.
-    fn own_certificate(
-        &self,
-        compiler: &Compiler<'_>,
-        scope: ScopeRef<'_>,
-    ) -> Result<(Option<OwnCertificate>, Option<Varying>), Fault> {
-        let written = scope.written(&self.certificate)?;
-        let Some(certificate) = written.filter(|word| !word.bytes.is_empty()) else {
-            return Ok((None, None));
-        };
-        let Some(key) = scope.written(&self.certificate_key)? else {
-            let (key, text) = (self.certificate_key.spec.name(), certificate.text());
-            return Err(Fault::new(format!(
-                "no \"{key}\" is defined for certificate \"{text}\""
-            )));
-        };
-        let passwords = scope.written(&self.password_file)?;
-        let texts = [&certificate, &key].map(Template::parse);
-        let [certificate_text, key_text] = texts;
-        let texts = [certificate_text?, key_text?].map(|template| compiler.text(&template));
-        if texts.iter().all(|text| text.literal().is_some()) {
-            let key = files::load(compiler, &certificate, &key, passwords.as_ref())?;
-            return Ok((Some(OwnCertificate(key)), None));
-        }
-        let passwords = match &passwords {
-            Some(file) => files::read_passwords(compiler, file)?,
-            None => Vec::new(),
-        };
-        let [certificate, key] = texts;
-        Ok((
-            None,
-            Some(Varying {
-                certificate,
-                key,
-                passwords: passwords.into(),
-                folder: compiler.conf_prefix.clone(),
-                cache: scope.get(&self.certificate_cache)?.map(Cache::new),
-            }),
-        ))
-    }
-}
-
-/// A certificate whose path has variables.
-struct Varying {
-    certificate: Text,
-    key: Text,
-    passwords: Arc<[Bytes]>,
-    /// Relative paths start here.
-    folder: PathBuf,
-    /// Configurations with certificates that have been read.
-    cache: Option<Cache<ClientConfig>>,
-}
-
-/// TLS as one request wants it.
-pub(crate) struct Secured {
-    config: Arc<ClientConfig>,
-    /// What is sent, and what sessions are kept by.
-    server_name: ServerName<'static>,
-    /// What the certificate must be for, if anybody asks.
-    verified_name: Option<Vec<u8>>,
-    /// What else must agree where two requests use one connection.
-    agreed: Agreed,
-}
-
-/// What two requests must agree on beside names.
-enum Agreed {
-    /// On what the configuration consists of, whichever generation's it is.
-    Content(Content),
-    /// On the generation and the place in memory, where it stays for as long as that: its certificate was read for requests.
-    Place(u64),
-}
-
-impl Secured {
-    /// Whether the certificate was read for this request.
-    pub(super) fn is_of_request(&self) -> bool {
-        matches!(self.agreed, Agreed::Place(_))
-    }
-
-    /// Appends what must agree where two requests use one connection.
-    pub(super) fn append_terms(&self, terms: &mut Vec<u8>) {
-        match &self.agreed {
-            Agreed::Content(content) => terms.extend_from_slice(content),
-            Agreed::Place(generation) => {
-                let config = Arc::as_ptr(&self.config).addr();
-                terms.extend_from_slice(format!("{generation} {config:x}").as_bytes());
-            }
-        }
-        terms.extend_from_slice(format!(" {:?} ", self.server_name).as_bytes());
-        if let Some(name) = &self.verified_name {
-            terms.push(b'=');
-            terms.extend_from_slice(name);
-        }
-    }
-}
-
-impl UpstreamTls {
-    /// Finds name and certificate for a request to this host, or the status to answer with.
-    pub(crate) async fn prepare(&self, request: &mut Request, host: &[u8]) -> Result<Secured, u16> {
-        let mut name = match &self.name {
-            Some(text) => text.evaluate(request).to_vec(),
-            None => host.to_vec(),
-        };
-        name.truncate(without_port(&name));
-        let config = self.config(request).await?;
-        let agreed = match Arc::ptr_eq(&config, &self.config) {
-            true => Agreed::Content(self.content),
-            false => Agreed::Place(request.local.generation.number),
-        };
-        Ok(Secured {
-            config,
-            agreed,
-            server_name: server_name(&name, self.server_name),
-            verified_name: self.verify.then_some(name),
-        })
-    }
-
-    async fn config(&self, request: &mut Request) -> Result<Arc<ClientConfig>, u16> {
-        let Some(varying) = &self.varying else {
-            return Ok(Arc::clone(&self.config));
-        };
-        let certificate = varying.certificate.evaluate(request);
-        if certificate.is_empty() {
-            return Ok(Arc::clone(&self.config));
-        }
-        let paths = (certificate, varying.key.evaluate(request));
-        if let Some(known) = varying.cache.as_ref().and_then(|cache| cache.find(&paths)) {
-            return Ok(known);
-        }
-        let read = dynamic::read(&varying.folder, &paths, &varying.passwords).await;
-        let config = match read {
-            Ok(key) => self.base.config(Some(OwnCertificate(key))).ok(),
-            Err(failed) => {
-                log::error!(request, Error, "{failed} {CONNECTING}");
-                None
-            }
-        };
-        let config = config.ok_or(500_u16)?;
-        if let Some(cache) = &varying.cache {
-            cache.insert(paths, &config);
-        }
-        Ok(config)
-    }
-}
-
-/// How long a name is without the port that may stand behind it.
-fn without_port(name: &[u8]) -> usize {
-    let begin = match name.first() {
-        Some(b'[') => memchr::memchr(b']', name).unwrap_or(0),
-        _ => 0,
-    };
-    let rest = name.get(begin..).unwrap_or_default();
-    memchr::memchr(b':', rest).map_or(name.len(), |colon| begin + colon)
-}
-
-/// A name as rustls wants it. It sends no address, so that what is none of its names is given as one.
-fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
-    let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let text = std::str::from_utf8(name).unwrap_or_default();
-    if is_sent && text.starts_with('[') {
-        return nobody;
-    }
-    ServerName::try_from(text.to_owned()).unwrap_or(nobody)
+/// Finds name and certificate for a request to this host, or the status to answer with.
+pub(crate) async fn prepare(
+    tls: &UpstreamTls,
+    request: &mut Request,
+    host: &[u8],
+) -> Result<Secured, u16> {
+    let generation = request.local.generation.number;
+    let prepared = tls.prepare(request, host, generation).await;
+    prepared.map_err(|failed| {
+        log::error!(request, Error, "{failed} {CONNECTING}");
+        500
+    })
 }
 
 /// Makes a connection to a peer secure.
@@ -540,72 +55,14 @@ pub(super) async fn shake_hands(
     deadline: Instant,
 ) -> Result<(), AttemptError> {
     peer.stream().set_nodelay(request.plan.core.tcp_nodelay);
-    let name = secured.server_name.clone();
-    let shaken = upstream::shake_hands(peer.stream(), &secured.config, name, deadline).await;
-    let cause = match shaken {
-        Ok(()) if is_expected(peer, secured) => return Ok(()),
-        Ok(()) => {
-            let name = secured.verified_name.as_deref().unwrap_or_default();
-            let name = log::Printable(name);
-            log::error!(
-                request,
-                Error,
-                "upstream SSL certificate does not match \"{name}\" {SHAKING_HANDS}"
-            );
-            Causes::ERROR
-        }
-        Err(HandshakeError::TimedOut) => Causes::TIMEOUT,
-        Err(error) => {
-            match error.unverified() {
-                Some(unverified) => log::error!(
-                    request,
-                    Error,
-                    "upstream SSL certificate verify error: {unverified} {SHAKING_HANDS}"
-                ),
-                None => log::error!(request, Error, "{error} {SHAKING_HANDS}"),
-            }
-            Causes::ERROR
-        }
+    let secure = settings::secure(peer.stream(), secured, deadline, request, DOING);
+    let Err(not_secured) = secure.await else {
+        return Ok(());
     };
-    let status = if cause == Causes::TIMEOUT { 504 } else { 502 };
+    let (cause, status) = match not_secured {
+        NotSecured::TimedOut => (Causes::TIMEOUT, 504),
+        NotSecured::Failed => (Causes::ERROR, 502),
+    };
     let failure = Failure::new(cause, status, SHAKING_HANDS);
     Err(AttemptError::Failed(failure))
-}
-
-/// Whether the peer's certificate is for the name, if that is asked.
-fn is_expected(peer: &UpstreamConnection, secured: &Secured) -> bool {
-    let Some(name) = &secured.verified_name else {
-        return true;
-    };
-    let session = peer.stream().client_session();
-    let certificate = session.and_then(|session| session.certificate());
-    certificate.is_some_and(|certificate| verify::matches_name(&certificate, name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As `ngx_http_upstream_ssl_name` cuts them.
-    #[test]
-    fn ports_are_left_out_of_names() {
-        for (name, without) in [
-            ("example.com", "example.com"),
-            ("example.com:443", "example.com"),
-            ("[::1]:443", "[::1]"),
-            ("[::1]", "[::1]"),
-            ("[::1", "["),
-            ("", ""),
-        ] {
-            assert_eq!(&name[..without_port(name.as_bytes())], without);
-        }
-    }
-
-    #[test]
-    fn only_names_are_sent() {
-        let is_name =
-            |name: &str| matches!(server_name(name.as_bytes(), true), ServerName::DnsName(_));
-        assert!(is_name("example.com") && is_name("a_b"));
-        assert!(!is_name("127.0.0.1") && !is_name("[::1]") && !is_name("") && !is_name("a b"));
-    }
 }

@@ -25,6 +25,7 @@ use crate::passing::http2::conversation::{Http2Conversation, RequestBody};
 use crate::passing::http2::whole::{self, NotRead};
 use crate::passing::probe::{self, Doing, Failed, Keeping, ProbedPeer, Unanswered};
 use crate::passing::response::{self, UpstreamResponse};
+use crate::passing::ssl;
 use crate::passing::tries::{AttemptError, Reach, failed, note};
 use crate::upstream::Group;
 
@@ -153,7 +154,7 @@ impl Probe<'_> {
         probe::begin(request, &self.name);
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
-                let secured = tls.prepare(request, &target.host).await;
+                let secured = ssl::prepare(tls, request, &target.host).await;
                 Some(secured.map_err(|_| Unanswered::NotAsked)?)
             }
             _ => None,

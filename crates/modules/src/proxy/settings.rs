@@ -122,7 +122,7 @@ static BUFFERS: buffers::Family = buffers::Family::of("proxy_");
 static CACHE: cache::Family = cache::Family::of("proxy_");
 
 /// What it shares with those that ask over TLS.
-static TLS: ssl::Family = ssl::Family::of("proxy_");
+static TLS: ssl::Family = ssl::family("proxy_");
 
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
@@ -286,11 +286,11 @@ impl Feature for Tls {
     const DIRECTIVES: &'static [&'static dyn Declared] = &joined::<{ count_of(OF_TLS) }>(OF_TLS);
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
-        let protocol = match scope.get(&HTTP_VERSION)? {
-            HttpVersion::Http2 => Some(ssl::HTTP2),
-            HttpVersion::Http10 | HttpVersion::Http11 => None,
+        let protocols = match scope.get(&HTTP_VERSION)? {
+            HttpVersion::Http2 => vec![ssl::HTTP2.to_vec()],
+            HttpVersion::Http10 | HttpVersion::Http11 => Vec::new(),
         };
-        let tls = TLS.compile(compiler, scope, protocol)?;
+        let tls = TLS.compile(compiler, scope, protocols)?;
         Ok(Tls(Arc::new(tls)))
     }
 }
@@ -351,7 +351,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
-    TLS.check_unused(compiler, root);
+    TLS.check_unused::<Request>(compiler, root);
 }
 
 impl Proxy {

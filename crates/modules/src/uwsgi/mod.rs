@@ -74,7 +74,7 @@ static BUFFERS: buffers::Family = buffers::Family::of("uwsgi_");
 static CACHE: cache::Family = cache::Family::of_applications("uwsgi_");
 
 /// What it shares with those that ask over TLS.
-static TLS: ssl::Family = ssl::Family::of("uwsgi_");
+static TLS: ssl::Family = ssl::family("uwsgi_");
 
 /// Where temporary files go that no line gives a directory.
 static TEMPORARY_PATH: TemporaryPath = TemporaryPath {
@@ -152,7 +152,7 @@ impl Feature for Tls {
     const DIRECTIVES: &'static [&'static dyn Declared] = &TLS.all();
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Tls, Fault> {
-        TLS.compile(compiler, scope, None)
+        TLS.compile(compiler, scope, Vec::new())
             .map(|tls| Tls(Arc::new(tls)))
     }
 }
@@ -200,7 +200,7 @@ pub fn check(plan: &mut PlanBuilder<'_>) -> Option<()> {
 /// Looks after what stands in the whole configuration.
 pub fn survey(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
     temporary_paths::add(compiler, &TEMPORARY_PATH);
-    TLS.check_unused(compiler, root);
+    TLS.check_unused::<Request>(compiler, root);
 }
 
 /// A byte.

@@ -144,6 +144,12 @@ pub struct Dynamic<C> {
 /// Why a certificate could not be loaded, as nginx says it.
 pub struct Failed(String);
 
+impl From<rustls::Error> for Failed {
+    fn from(error: rustls::Error) -> Failed {
+        Failed(format!("SSL_CTX_new() failed (SSL: {error})"))
+    }
+}
+
 impl fmt::Display for Failed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)

@@ -1,9 +1,10 @@
 //! TLS towards upstreams: we are the client.
 //!
 //! RFC 8446, 5246. [`shake_hands`] is the beginning of a connection, `session` its bytes, [`verify`] who the other end is.
-//! Not here: directives, which stand with the module that connects (`modules`, `passing/ssl.rs`).
+//! [`settings`] are the directives of every module that connects.
 
 mod session;
+pub mod settings;
 pub mod verify;
 
 use std::fmt;
