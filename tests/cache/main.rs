@@ -9,10 +9,12 @@
 )]
 #[path = "../application_protocols/application.rs"]
 mod application;
+mod lock;
 mod revalidation;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +32,13 @@ struct Upstream {
 impl Upstream {
     /// Answers each request by what `answer` makes of its head and its number, from 0.
     fn start(answer: impl Fn(&str, usize) -> Vec<u8> + Send + Sync + 'static) -> Upstream {
+        Upstream::writing(move |head, number, stream| {
+            let _ = stream.write_all(&answer(head, number));
+        })
+    }
+
+    /// The same where the answer is written part by part.
+    fn writing(answer: impl Fn(&str, usize, &mut TcpStream) + Send + Sync + 'static) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::<Mutex<Vec<String>>>::default();
@@ -51,6 +60,11 @@ impl Upstream {
         self.seen.lock().unwrap().len()
     }
 
+    /// Waits until it has been asked so often.
+    fn wait_for(&self, requests: usize) {
+        until(|| self.requests() >= requests);
+    }
+
     fn last(&self) -> String {
         self.seen.lock().unwrap().last().unwrap().clone()
     }
@@ -59,7 +73,7 @@ impl Upstream {
 fn serve(
     mut stream: TcpStream,
     seen: &Mutex<Vec<String>>,
-    answer: &dyn Fn(&str, usize) -> Vec<u8>,
+    answer: &dyn Fn(&str, usize, &mut TcpStream),
 ) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -75,7 +89,16 @@ fn serve(
         seen.push(head.clone());
         seen.len() - 1
     };
-    let _ = stream.write_all(&answer(&head, number));
+    answer(&head, number, &mut stream);
+}
+
+/// Waits until something holds.
+fn until(holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// An answer with these fields, each with its line end, and this body.
@@ -118,6 +141,10 @@ fn ask_at(port: u16, request: &str) -> Answer {
     stream.write_all(request.as_bytes()).unwrap();
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> Answer {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no head: {}", bytes.escape_ascii()));
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -175,6 +202,62 @@ fn start(engine: &str, lines: &str, port: u16) -> Server {
          proxy_cache_path cache levels=1:2 keys_zone=one:1m;"
     );
     Server::start(engine, &lines)
+}
+
+/// Who answers beside HTTP servers.
+const FAMILIES: [Option<Protocol>; 4] = [
+    None,
+    Some(Protocol::Fastcgi),
+    Some(Protocol::Uwsgi),
+    Some(Protocol::Scgi),
+];
+
+/// Starts a server of a family, and what it asks, which answers by path and number of the request
+/// with fields, without the last line end, and a body. In `lines` is `X_pass APP` for the line that
+/// passes on, and `X_` for what the family's lines begin with. The number of requests is counted.
+fn start_family(
+    engine: &str,
+    family: Option<Protocol>,
+    lines: &str,
+    answer: impl Fn(&str, usize) -> (String, Vec<u8>) + Send + Sync + 'static,
+) -> (Server, Arc<AtomicUsize>) {
+    let requests = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&requests);
+    let number = move || counted.fetch_add(1, Ordering::SeqCst);
+    let prefix = family.map_or("proxy_", Protocol::prefix);
+    let (params, pass) = match family {
+        None => {
+            let upstream = Upstream::start(move |head, _| {
+                let path = head.split(' ').nth(1).unwrap();
+                let (fields, body) = answer(path, number());
+                let line_end = if fields.is_empty() { "" } else { "\r\n" };
+                ok(&format!("{fields}{line_end}"), &body)
+            });
+            let pass = format!("proxy_pass http://127.0.0.1:{}", upstream.port);
+            (String::new(), pass)
+        }
+        Some(protocol) => {
+            let application = Application::start(protocol, move |seen| {
+                let (fields, body) = answer(&seen.uri(), number());
+                let line_end = if fields.is_empty() { "" } else { "\r\n" };
+                seen.answer(&format!("Status: 200 OK{line_end}{fields}"), &body)
+            });
+            let params = format!(
+                "{prefix}param URI $uri$is_args$args;
+                 {prefix}param REQUEST_METHOD $request_method;"
+            );
+            (params, format!("{prefix}pass {}", application.address()))
+        }
+    };
+    let lines = lines.replace("X_pass APP", &pass).replace("X_", prefix);
+    let lines = format!(
+        "add_header X-Cache $upstream_cache_status always; {params}
+         {prefix}cache one; {prefix}cache_key $uri;
+         {lines}
+         [http]
+         {prefix}cache_path cache levels=1:2 keys_zone=one:1m;"
+    );
+    (Server::start(engine, &lines), requests)
 }
 
 /// Runs a test on each engine.

@@ -108,6 +108,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
          scgi_cache_min_uses scgi_cache_path scgi_cache_use_stale scgi_cache_valid scgi_no_cache",
     ),
     (
+        "tests/cache/lock.rs",
+        "proxy_cache_lock proxy_cache_lock_age proxy_cache_lock_timeout fastcgi_cache_lock fastcgi_cache_lock_age
+         fastcgi_cache_lock_timeout uwsgi_cache_lock uwsgi_cache_lock_age uwsgi_cache_lock_timeout scgi_cache_lock
+         scgi_cache_lock_age scgi_cache_lock_timeout",
+    ),
+    (
         "tests/cache/revalidation.rs",
         "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),

@@ -107,6 +107,8 @@ pub struct Exchange {
     encoder: Option<Box<dyn Encoder>>,
     /// Since when the encoder may hold something that the client could not read yet.
     encoder_holds_since: Option<Instant>,
+    /// What is being done for the response is done though the client leaves.
+    outlives_client: bool,
 }
 
 impl Exchange {
@@ -116,6 +118,7 @@ impl Exchange {
             sender: Sender::default(),
             encoder: None,
             encoder_holds_since: None,
+            outlives_client: false,
         }
     }
 
@@ -227,8 +230,17 @@ impl Exchange {
         }
     }
 
-    /// Resolves when the client has closed its side while a response is being prepared.
+    /// Whether what is being done from now on is done though the client leaves: others want it.
+    pub fn outlive_client(&mut self, outlives: bool) {
+        self.outlives_client = outlives;
+    }
+
+    /// Resolves when the client has closed its side while a response is being prepared that is of
+    /// use to nobody else.
     pub async fn client_gone(&mut self) -> Abort {
+        if self.outlives_client {
+            return std::future::pending().await;
+        }
         match &mut self.protocol {
             Protocol::H1(h1) => h1.client_gone().await,
             Protocol::H2(h2) => h2.client_gone().await,

@@ -25,7 +25,7 @@ use http::request::{Request, Step};
 
 use super::answer::AnswerHead;
 use super::attempts::Attempts;
-use super::cache::{self, Instead, Lookup};
+use super::cache::{self, AnswerRules, Instead, Lookup};
 use super::connection::{Home, UpstreamConnection, introduction};
 use super::deliver::Delivery;
 use super::destination::Found;
@@ -270,7 +270,7 @@ pub(crate) async fn pass_on<P: Protocol>(
             return failed.map_or_else(Err, |status| Ok(Step::Finish(status)));
         }
     };
-    let lookup = match look_up(request, protocol, &target).await {
+    let lookup = match look_up(request, exchange, protocol, &target).await? {
         ControlFlow::Continue(lookup) => lookup,
         ControlFlow::Break(step) => return Ok(step),
     };
@@ -297,18 +297,27 @@ pub(crate) async fn pass_on<P: Protocol>(
 /// place.
 async fn look_up<P: Protocol>(
     request: &mut Request,
+    exchange: &mut Exchange,
     protocol: &P,
     target: &P::Target,
-) -> ControlFlow<Step, Option<Box<Lookup>>> {
-    let Some(passing) = protocol.cached() else {
-        return ControlFlow::Continue(None);
+) -> Result<ControlFlow<Step, Option<Box<Lookup>>>, Abort> {
+    let Some(rules) = answer_rules(protocol) else {
+        return Ok(ControlFlow::Continue(None));
     };
-    let Some(cache) = &passing.cache else {
-        return ControlFlow::Continue(None);
+    let Some(cache) = &rules.passing.cache else {
+        return Ok(ControlFlow::Continue(None));
     };
     protocol.show(request, target);
     let default_key = |request: &mut Request| protocol.cache_key(request, target);
-    cache::look_up(request, passing, cache, protocol.rewriting(), default_key).await
+    cache::look_up(request, exchange, &rules, cache, default_key).await
+}
+
+/// What the scope says of answers, where a cache may be on.
+fn answer_rules<P: Protocol>(protocol: &P) -> Option<AnswerRules<'_>> {
+    Some(AnswerRules {
+        passing: protocol.cached()?,
+        rewriting: protocol.rewriting(),
+    })
 }
 
 /// Gets TLS ready, where the peers of the target speak it.
@@ -348,9 +357,12 @@ async fn ask_peers<P: Protocol>(
         terms: Bytes::new(),
     };
     let located = sent.target.upstream();
+    // What is to be stored is fetched in any case.
+    exchange.outlive_client(lookup.as_deref().is_some_and(Lookup::may_store));
     let group = match locate(request, exchange, located, tries.ignore_client_abort).await {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => {
+            exchange.outlive_client(false);
             let unanswered = Unanswered::of_ours(status);
             return Ok(fail(request, protocol, &sent.outgoing, lookup, unanswered).await);
         }
@@ -372,6 +384,7 @@ async fn ask_peers<P: Protocol>(
         home: &home,
     };
     let asked = ask(request, exchange, &mut selection, &asking).await?;
+    exchange.outlive_client(false);
     drop(asking);
     let (mut peer, answer) = match asked {
         Ok(answered) => answered,
@@ -397,6 +410,9 @@ async fn ask_peers<P: Protocol>(
     }
     let mut step = delivery.intercept(request, &mut selection, &mut peer, head);
     if step.is_none() && head.is_upgrade() {
+        if let Some(lookup) = &mut lookup {
+            lookup.refuse();
+        }
         peer.at_end = selection.at_end(request);
         let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
         return upgrade.await;
@@ -428,10 +444,8 @@ async fn replace<P: Protocol>(
     lookup: Option<&mut Lookup>,
     instead: Instead<'_>,
 ) -> Option<Step> {
-    let (lookup, passing) = (lookup?, protocol.cached()?);
-    lookup
-        .serve_stale(request, passing, protocol.rewriting(), instead)
-        .await
+    let (lookup, rules) = (lookup?, answer_rules(protocol)?);
+    lookup.serve_stale(request, &rules, instead).await
 }
 
 /// No peer has answered.

@@ -21,6 +21,7 @@ use std::task::{Context, Poll, Waker};
 use base::pieces::join;
 use bytes::Bytes;
 
+use super::Millis;
 use super::head::Head;
 
 /// Bytes of the body that stay in memory though they are in the file, for readers that keep up.
@@ -71,8 +72,11 @@ pub enum Part {
 }
 
 /// A fill; see the module.
-#[derive(Debug, Default)]
-pub struct Fill(Mutex<Shared>);
+#[derive(Debug)]
+pub struct Fill {
+    since: Millis,
+    shared: Mutex<Shared>,
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -89,6 +93,10 @@ struct Shared {
     places: Vec<Option<Place>>,
     /// Who fills waits for readers.
     waits_for_room: Option<Waker>,
+    /// Whether the head had come, and how much of the body, when it was looked for whether more
+    /// comes; and since when that was so.
+    seen: (bool, u64),
+    seen_at: Millis,
 }
 
 /// What is in the file of the body.
@@ -107,14 +115,42 @@ struct Place {
 }
 
 impl Fill {
+    /// One that begins now.
+    pub(super) fn new(now: Millis) -> Fill {
+        Fill {
+            since: now,
+            shared: Mutex::new(Shared {
+                seen_at: now,
+                ..Shared::default()
+            }),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How far it has come.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.lock().progress
+    }
+
+    /// When it was claimed.
+    #[must_use]
+    pub fn since(&self) -> Millis {
+        self.since
+    }
+
+    /// Whether nothing has come for so long, as far as has been looked.
+    pub(super) fn is_overdue(&self, age: Millis, now: Millis) -> bool {
+        let mut shared = self.lock();
+        let came = (shared.head.is_some(), shared.length);
+        if shared.progress.is_over() || shared.seen != came {
+            shared.seen = came;
+            shared.seen_at = now;
+        }
+        now >= shared.seen_at.saturating_add(age)
     }
 
     /// The head, once it has come.

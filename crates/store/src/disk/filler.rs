@@ -254,8 +254,14 @@ impl Filler {
 
     /// Lets others claim the entry.
     fn release(&mut self) {
-        if let Some(id) = self.claimed.take() {
-            self.store.index.of(&id).fills.remove(&id);
+        let Some(id) = self.claimed.take() else {
+            return;
+        };
+        let mut shard = self.store.index.of(&id);
+        // Another may have taken the claim over.
+        let is_own = |fill: &Arc<Fill>| Arc::ptr_eq(fill, &self.fill);
+        if shard.fills.get(&id).is_some_and(is_own) {
+            shard.fills.remove(&id);
         }
     }
 }

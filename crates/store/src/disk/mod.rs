@@ -267,6 +267,12 @@ impl DiskStore {
         }
     }
 
+    /// Whether the index knows a file of an entry; not a use of it.
+    #[must_use]
+    pub fn has(&self, id: &EntryId) -> bool {
+        self.index.of(id).expected(id).is_some()
+    }
+
     /// Counts a use of what may not be stored, and says how many there were.
     pub fn note_use(&self, id: &EntryId, now: Millis) -> u32 {
         let (uses, removed) = self.index.of(id).note_use(id, now);
@@ -280,13 +286,16 @@ impl DiskStore {
         self.make_way(removed);
     }
 
-    /// Asks for the right to fetch an entry, which one has at a time.
-    pub fn claim(self: &Arc<Self>, id: &EntryId) -> Claim {
+    /// Asks for the right to fetch an entry, which one has at a time. From one to whom nothing has
+    /// come for `age` it is taken over.
+    pub fn claim(self: &Arc<Self>, id: &EntryId, age: Millis, now: Millis) -> Claim {
         let mut shard = self.index.of(id);
-        if let Some(fill) = shard.fills.get(id) {
+        if let Some(fill) = shard.fills.get(id)
+            && !fill.is_overdue(age, now)
+        {
             return Claim::Taken(Arc::clone(fill));
         }
-        let fill = Arc::<Fill>::default();
+        let fill = Arc::new(Fill::new(now));
         shard.fills.insert(*id, Arc::clone(&fill));
         drop(shard);
         Claim::Won(Box::new(Filler::new(self, fill, id, true)))
@@ -295,7 +304,8 @@ impl DiskStore {
     /// Fetches an entry whatever others do. Whoever stores last has stored it.
     #[must_use]
     pub fn filler(self: &Arc<Self>, id: &EntryId) -> Filler {
-        Filler::new(self, Arc::default(), id, false)
+        // No one waits for it, who would ask since when.
+        Filler::new(self, Arc::new(Fill::new(0)), id, false)
     }
 
     /// What the store holds and has counted.

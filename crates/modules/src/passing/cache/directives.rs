@@ -1,6 +1,7 @@
 //! The directives of caches, declared once for `proxy_`, `fastcgi_`, `uwsgi_` and `scgi_`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use conf::{
     Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, ScopeRef, Setter, Setting,
@@ -10,6 +11,7 @@ use framework::compile::Compiler;
 use http::text::Text;
 use http::variables::Compiling as _;
 
+use super::lock::Lock;
 use super::zone::{self, CacheZone};
 use super::{Cache, Choice};
 use crate::passing::family::{self, Causes};
@@ -31,6 +33,9 @@ pub(crate) struct Family {
     pub(crate) cache_max_range_offset: Setting<u64>,
     pub(crate) cache_use_stale: Setting<Causes>,
     pub(crate) cache_revalidate: Setting<bool>,
+    pub(crate) cache_lock: Setting<bool>,
+    pub(crate) cache_lock_timeout: Setting<Duration>,
+    pub(crate) cache_lock_age: Setting<Duration>,
     /// Of `proxy_` alone.
     pub(crate) cache_convert_head: Setting<bool>,
 }
@@ -106,6 +111,18 @@ impl Family {
                 .contexts(HSL)
                 .default("off")
                 .manual("Asks the upstream for what is fresh no more with If-Modified-Since and If-None-Match, by what the answer in the cache has as Last-Modified and ETag; with 304 that one is fresh again, and given. A client's own conditions do not reach the upstream."),
+            cache_lock: Setting::family(prefix, "cache_lock", &["on | off"], parse::flag)
+                .contexts(HSL)
+                .default("off")
+                .manual("Of all who ask at the same time for what is not in the cache one request goes to the upstream. The others get its answer as it comes, with HIT, if that is kept and is of their variant. After an answer that is not kept, nobody waits for the next ones for ten seconds. What is in the cache and fresh no more is not waited for: see `*_cache_use_stale` with `updating`."),
+            cache_lock_timeout: Setting::family(prefix, "cache_lock_timeout", &["time"], parse::milliseconds)
+                .contexts(HSL)
+                .default("5s")
+                .manual("How long a request waits for the head of an answer that another has asked for. Then it is passed on, and its answer not kept."),
+            cache_lock_age: Setting::family(prefix, "cache_lock_age", &["time"], parse::milliseconds)
+                .contexts(HSL)
+                .default("5s")
+                .manual("If the head of an answer has not come for so long, one more request is passed on."),
             cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("on")
@@ -114,7 +131,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 10] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 13] {
         [
             &self.cache,
             &self.cache_key,
@@ -126,6 +143,9 @@ impl Family {
             &self.cache_max_range_offset,
             &self.cache_use_stale,
             &self.cache_revalidate,
+            &self.cache_lock,
+            &self.cache_lock_timeout,
+            &self.cache_lock_age,
         ]
     }
 
@@ -154,6 +174,10 @@ impl Family {
         if use_stale.contains(Causes::ERROR) {
             use_stale = use_stale.with(Causes::NO_LIVE);
         }
+        let timeout = scope.get(&self.cache_lock_timeout)?;
+        let age = zone::milliseconds(scope.get(&self.cache_lock_age)?);
+        let lock = scope.get(&self.cache_lock)?;
+        let lock = lock.then_some(Lock { timeout, age });
         let revalidates = scope.get(&self.cache_revalidate)?;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let Some(word) = self.word(scope, store)? else {
@@ -179,6 +203,7 @@ impl Family {
             no_cache,
             max_range_offset,
             use_stale,
+            lock,
             revalidates,
             converts_head,
             is_of_applications: self.prefix != "proxy_",

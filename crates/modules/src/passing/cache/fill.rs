@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use engine::file::File;
+use http::doing::WHILE_SENDING;
 use http::exchange::Abort;
 use http::log::{self, Level};
 use http::output::{Body, Piece};
@@ -47,9 +48,11 @@ impl Lookup {
         delivered: Step,
     ) -> Step {
         let Step::Respond(Body::Source(source)) = delivered else {
+            self.refuse();
             return delivered;
         };
         let begun = self.begin(request, passing);
+        self.refuse();
         Step::Respond(Body::Source(match begun {
             Some((filler, reader)) => store(request, passing, source, filler, reader),
             None => source,
@@ -60,7 +63,11 @@ impl Lookup {
     fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
         let cache = passing.cache.as_ref()?;
         let (head, freshness) = self.answer.take()?;
-        if !is_buffered(passing, &head) || any_holds(&cache.no_cache, request) {
+        if any_holds(&cache.no_cache, request) {
+            self.refuse_once();
+            return None;
+        }
+        if !is_buffered(passing, &head) {
             return None;
         }
         let said = freshness.valid_until;
@@ -79,7 +86,7 @@ impl Lookup {
             .unwrap_or(self.main);
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
-        let claim = || match self.store.claim(&sought) {
+        let claim = || match self.store.claim(&sought, u64::MAX, now()) {
             Claim::Won(filler) => filler,
             Claim::Taken(_) => Box::new(self.store.filler(&sought)),
         };
@@ -95,6 +102,7 @@ impl Lookup {
             body_length: self.body_length(request, &head),
         };
         if filler.begin(id, new).is_err() {
+            self.filler = Some(filler);
             log::error!(
                 request,
                 Error,
@@ -173,8 +181,7 @@ fn store(
     fetch.take();
     engine::spawn(fetch.run());
     Box::new(Stored {
-        reader,
-        file: None,
+        followed: Followed::new(reader),
         broken,
         seen: Attempts::enter(request),
         passing: Arc::clone(passing),
@@ -330,24 +337,20 @@ impl Fetch {
     }
 }
 
-/// The body of an answer that is being stored.
-struct Stored {
+/// The body of an answer that another request has asked for, and that is still coming.
+pub(super) struct Followed {
     reader: Reader,
     /// The file that it lies in, once some of it has been read from there.
     file: Option<File>,
-    broken: Rc<Cell<Break>>,
-    seen: Rc<Attempts>,
-    passing: Arc<Passing>,
 }
 
-impl fmt::Debug for Stored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stored")
+impl Followed {
+    pub(super) fn new(reader: Reader) -> Followed {
+        Followed { reader, file: None }
     }
-}
 
-impl Source for Stored {
-    fn next(&mut self) -> Given {
+    /// What stands ready. Where the body is broken off `broken` says how.
+    fn given(&mut self, broken: Break) -> Given {
         match self.reader.next(PART_MAX) {
             Part::Bytes(bytes) => Given::Piece(Piece::Bytes(bytes)),
             Part::File {
@@ -364,12 +367,57 @@ impl Source for Stored {
             },
             Part::Nothing => Given::Nothing,
             Part::End => Given::End,
-            Part::Broken => Given::Broken(self.broken.get()),
+            Part::Broken => Given::Broken(broken),
         }
+    }
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Followed")
+    }
+}
+
+impl Source for Followed {
+    fn next(&mut self) -> Given {
+        self.given(Break::Unfinished)
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.reader.poll_more(context)
+    }
+
+    fn give_up(&mut self, _: &Abort) -> Told {
+        let text = format!("client prematurely closed connection{WHILE_SENDING}");
+        Told::new(Level::Info, text)
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_SENDING
+    }
+}
+
+/// The body of an answer that is being stored, for the client that has asked for it.
+struct Stored {
+    followed: Followed,
+    broken: Rc<Cell<Break>>,
+    seen: Rc<Attempts>,
+    passing: Arc<Passing>,
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stored")
+    }
+}
+
+impl Source for Stored {
+    fn next(&mut self) -> Given {
+        self.followed.given(self.broken.get())
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.followed.poll_more(context)
     }
 
     fn trailers(&mut self) -> Vec<Field> {

@@ -10,18 +10,16 @@ use proto::cgi::{self, Form};
 use proto::h1;
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, Opened, Origin, Reader};
 
+use super::fill::Followed;
 use super::freshness::Freshness;
-use super::{CacheStatus, allow_ranges, fill, note_status, wall};
+use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, wall};
 use crate::passing::answer::{AnswerHead, ReadHead};
 use crate::passing::response::{self, Applied};
-use crate::passing::rewriting::Rewrite;
-use crate::passing::settings::Passing;
 
 /// Makes an entry the response. Nothing comes back where it turns out to be none.
 pub(super) async fn serve(
     request: &mut Request,
-    passing: &Passing,
-    rewriting: &dyn Rewrite,
+    rules: &AnswerRules<'_>,
     store: &Arc<DiskStore>,
     mut opened: Opened,
     status: CacheStatus,
@@ -30,7 +28,7 @@ pub(super) async fn serve(
     if opened.is_unchecked() && length <= CHECKED_FIRST_MAX {
         opened = checked(request, store, opened).await?;
     }
-    if let Some(step) = apply(request, passing, rewriting, &opened.head, status)? {
+    if let Some(step) = apply(request, rules, &opened.head, status, false)? {
         return Some(step);
     }
     let body = if length == 0 {
@@ -47,26 +45,40 @@ pub(super) async fn serve(
 /// The same of an answer that has come whole, and is still being written.
 pub(super) fn serve_fill(
     request: &mut Request,
-    passing: &Passing,
-    rewriting: &dyn Rewrite,
+    rules: &AnswerRules<'_>,
     head: &Head,
     reader: Reader,
 ) -> Option<Step> {
-    if let Some(step) = apply(request, passing, rewriting, head, CacheStatus::Hit)? {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, false)? {
         return Some(step);
     }
     Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
 }
 
-/// Makes the head of an entry the response's. A step comes back where something else answers, and
-/// nothing at all where the head is none.
+/// The same of one that is still coming.
+pub(super) fn serve_filling(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    head: &Head,
+    reader: Reader,
+) -> Option<Step> {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, true)? {
+        return Some(step);
+    }
+    Some(Step::Respond(Body::Source(Box::new(Followed::new(reader)))))
+}
+
+/// Makes the head of an entry the response's, of which the client may ask for a range, or for
+/// several. A step comes back where something else answers, and nothing at all where the head is
+/// none.
 fn apply(
     request: &mut Request,
-    passing: &Passing,
-    rewriting: &dyn Rewrite,
+    rules: &AnswerRules<'_>,
     stored: &Head,
     status: CacheStatus,
+    is_single: bool,
 ) -> Option<Option<Step>> {
+    let AnswerRules { passing, rewriting } = *rules;
     let Some(head) = parse(stored) else {
         log::error!(request, Crit, "cache entry contains invalid header");
         return None;
@@ -83,7 +95,7 @@ fn apply(
     let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
     let freshness = Freshness::of(fields, &passing.ignored, wall());
     request.response.conditions_judged = !freshness.may_store();
-    allow_ranges(request, passing, false);
+    allow_ranges(request, passing, is_single);
     Some(None)
 }
 

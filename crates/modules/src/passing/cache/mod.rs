@@ -11,13 +11,14 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! `revalidation` asks whether what is fresh no more is still right. Not here yet: locks, background
-//! updates, purging.
+//! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is still
+//! right. Not here yet: background updates, purging.
 
 mod directives;
 mod fill;
 mod freshness;
 mod hit;
+mod lock;
 mod revalidation;
 mod vary;
 mod zone;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use framework::slot::{Kept, Slot};
+use http::exchange::{Abort, Exchange};
 use http::log;
 use http::request::{Request, Step};
 use http::slots::OfPass;
@@ -48,6 +50,7 @@ use super::finish;
 use super::rewriting::Rewrite;
 use super::settings::Passing;
 use freshness::Freshness;
+use lock::{Lock, Turn, Waits};
 use zone::CacheZone;
 
 type Zone = framework::zone::Zone<CacheZone>;
@@ -66,12 +69,21 @@ pub(crate) struct Cache {
     max_range_offset: Option<u64>,
     /// When an answer is given that is fresh no more.
     use_stale: Causes,
+    /// One at a time fetches what is not stored.
+    lock: Option<Lock>,
     /// The upstream is asked whether what is fresh no more is still what it has.
     revalidates: bool,
     /// HEAD is asked for as GET.
     converts_head: bool,
     /// Upstreams are applications.
     is_of_applications: bool,
+}
+
+/// What a scope says of answers, whether they come from an upstream or from the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct AnswerRules<'a> {
+    pub(crate) passing: &'a Arc<Passing>,
+    pub(crate) rewriting: &'a dyn Rewrite,
 }
 
 /// Which zone a request's answers lie in.
@@ -143,6 +155,11 @@ impl Lookup {
             let seen = Attempts::enter(request);
             seen.borrow_mut().validators = self.validators.clone();
         }
+    }
+
+    /// Whether the answer may be stored, as far as is known before it comes.
+    pub(crate) fn may_store(&self) -> bool {
+        self.may_store
     }
 
     /// The id under which the answer to this request lies.
@@ -275,23 +292,23 @@ pub(crate) fn refuse_answer(request: &mut Request) {
 /// asked, and its answer may be stored. `default_key` is for scopes without a key of their own.
 pub(crate) async fn look_up(
     request: &mut Request,
-    passing: &Arc<Passing>,
+    exchange: &mut Exchange,
+    rules: &AnswerRules<'_>,
     cache: &Cache,
-    rewriting: &dyn Rewrite,
     default_key: impl FnOnce(&mut Request) -> Vec<u8>,
-) -> ControlFlow<Step, Option<Box<Lookup>>> {
+) -> Result<ControlFlow<Step, Option<Box<Lookup>>>, Abort> {
     let may_answer = match request.method {
         Method::Get | Method::Head => true,
         Method::Post => cache.methods.post,
         _ => false,
     };
     if !may_answer {
-        return ControlFlow::Continue(None);
+        return Ok(ControlFlow::Continue(None));
     }
     let store = match cache.store(request) {
         Ok(Some(store)) => store,
-        Ok(None) => return ControlFlow::Continue(None),
-        Err(status) => return ControlFlow::Break(finish(request, status)),
+        Ok(None) => return Ok(ControlFlow::Continue(None)),
+        Err(status) => return Ok(ControlFlow::Break(finish(request, status))),
     };
     let key = match &cache.key {
         Some(key) => key.evaluate(request),
@@ -317,52 +334,49 @@ pub(crate) async fn look_up(
     if any_holds(&cache.bypass, request) {
         lookup.status = CacheStatus::Bypass;
     } else {
-        hit = lookup.answer(request, passing, cache, rewriting).await;
+        hit = lookup.answer(request, exchange, rules, cache).await?;
     }
     let entries = [lookup.main, lookup.variant.unwrap_or(lookup.main)];
     request.pass.enter(&ENTRIES).0 = Some((Arc::clone(&lookup.store), entries));
     if let Some(step) = hit {
-        return ControlFlow::Break(step);
+        return Ok(ControlFlow::Break(step));
     }
-    lookup.may_store &= !cache.passes_range(request);
-    ControlFlow::Continue(Some(lookup))
+    if cache.passes_range(request) {
+        lookup.may_store = false;
+        lookup.filler = None;
+    }
+    Ok(ControlFlow::Continue(Some(lookup)))
 }
 
 impl Lookup {
-    /// Answers from the cache, if that has something fresh.
+    /// Answers from the cache, if that has something fresh, or another request fetches it.
     async fn answer(
         &mut self,
         request: &mut Request,
-        passing: &Arc<Passing>,
+        exchange: &mut Exchange,
+        rules: &AnswerRules<'_>,
         cache: &Cache,
-        rewriting: &dyn Rewrite,
-    ) -> Option<Step> {
-        let known = self.store.lookup(&self.main, now());
-        self.marker = known.marker.map(Marker::of);
-        if let Some(Marker::Error(status)) = self.marker {
-            note_status(request, CacheStatus::Hit);
-            return Some(finish(request, status));
-        }
-        if let Some(fill) = known.fill {
-            let step = self.serve_fill(request, passing, rewriting, &fill);
-            if step.is_some() {
-                return step;
+    ) -> Result<Option<Step>, Abort> {
+        let mut waits = Waits::default();
+        loop {
+            let known = self.store.lookup(&self.main, now());
+            self.marker = known.marker.map(Marker::of);
+            if let Some(Marker::Error(status)) = self.marker {
+                note_status(request, CacheStatus::Hit);
+                return Ok(Some(finish(request, status)));
             }
-        }
-        let opened = match known.presence {
-            Presence::Absent => None,
-            Presence::Present | Presence::Unknown => self.open(request).await,
-        };
-        if opened.is_none()
-            && let Some(variant) = self.variant
-            && let Some(fill) = self.store.lookup(&variant, now()).fill
-        {
-            let step = self.serve_fill(request, passing, rewriting, &fill);
-            if step.is_some() {
-                return step;
+            if let Some(step) = self.serve_fill(request, rules, known.fill.as_ref()) {
+                return Ok(Some(step));
             }
-        }
-        let Some(opened) = opened else {
+            if let Some(opened) = self.open(request, known.presence).await {
+                return Ok(self.serve_opened(request, rules, cache, opened).await);
+            }
+            if let Some(variant) = self.variant {
+                let fill = self.store.lookup(&variant, now()).fill;
+                if let Some(step) = self.serve_fill(request, rules, fill.as_ref()) {
+                    return Ok(Some(step));
+                }
+            }
             if cache.min_uses > 1 && known.presence != Presence::Present {
                 let uses = match known.uses {
                     0 => self.store.note_use(&self.main, now()),
@@ -370,11 +384,29 @@ impl Lookup {
                 };
                 self.may_store = uses >= cache.min_uses;
             }
-            return None;
-        };
+            let Some(lock) = cache.lock.filter(|_| self.may_store) else {
+                return Ok(None);
+            };
+            let turn = self.take_turn(request, exchange, rules, lock, &mut waits);
+            match turn.await? {
+                Turn::Ask => return Ok(None),
+                Turn::LookAgain => {}
+                Turn::Answer(step) => return Ok(Some(step)),
+            }
+        }
+    }
+
+    /// Answers with an entry, if that is fresh, or may be given though it is not.
+    async fn serve_opened(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        cache: &Cache,
+        opened: Opened,
+    ) -> Option<Step> {
         if !is_over(&opened.head) {
             let status = CacheStatus::Hit;
-            return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
+            return hit::serve(request, rules, &self.store, opened, status).await;
         }
         self.status = CacheStatus::Expired;
         let times = &opened.head.times;
@@ -386,15 +418,15 @@ impl Lookup {
             && self.use_stale.contains(cause)
         {
             let status = CacheStatus::Stale;
-            return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
+            return hit::serve(request, rules, &self.store, opened, status).await;
         }
         let may_update =
             late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
-        match self.store.claim(&self.variant.unwrap_or(self.main)) {
+        match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => self.filler = Some(filler),
             Claim::Taken(_) if may_update => {
                 let status = CacheStatus::Updating;
-                return hit::serve(request, passing, rewriting, &self.store, opened, status).await;
+                return hit::serve(request, rules, &self.store, opened, status).await;
             }
             Claim::Taken(_) => {}
         }
@@ -409,14 +441,13 @@ impl Lookup {
     pub(crate) async fn serve_stale(
         &mut self,
         request: &mut Request,
-        passing: &Passing,
-        rewriting: &dyn Rewrite,
+        rules: &AnswerRules<'_>,
         instead: Instead<'_>,
     ) -> Option<Step> {
         let cause = match instead {
             Instead::Failure(cause) => cause,
             Instead::Answer(head) if self.is_confirmed_by(head) => {
-                let served = self.serve_confirmed(request, passing, rewriting, head);
+                let served = self.serve_confirmed(request, rules, head);
                 return served.await;
             }
             Instead::Answer(head) => Causes::of_status(head.status())?,
@@ -427,45 +458,33 @@ impl Lookup {
         // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Stale;
-        hit::serve(request, passing, rewriting, &self.store, opened, status).await
+        hit::serve(request, rules, &self.store, opened, status).await
     }
 
     /// Answers from what another request has fetched whole, and what is not on disk yet.
     fn serve_fill(
         &mut self,
         request: &mut Request,
-        passing: &Passing,
-        rewriting: &dyn Rewrite,
-        fill: &Arc<Fill>,
+        rules: &AnswerRules<'_>,
+        fill: Option<&Arc<Fill>>,
     ) -> Option<Step> {
-        if fill.progress() != Progress::Complete {
-            return None;
-        }
+        let fill = fill.filter(|fill| fill.progress() == Progress::Complete)?;
         let head = fill.head()?;
-        if head.key != self.key || is_over(&head) {
+        if head.key != self.key || is_over(&head) || !self.is_of_this_variant(request, &head) {
             return None;
         }
-        if !head.vary.is_empty() {
-            let variant = vary::variant(request, &self.main, &head.vary);
-            if head.variant != Some(variant) {
-                self.variant = Some(variant);
-                return None;
-            }
-        }
-        hit::serve_fill(request, passing, rewriting, &head, fill.reader()?)
+        hit::serve_fill(request, rules, &head, fill.reader()?)
     }
 
     /// Opens what lies under the key for this request, if there is something.
-    async fn open(&mut self, request: &Request) -> Option<Opened> {
-        let opened = self.open_id(request, self.main).await?;
-        if opened.head.vary.is_empty() {
+    async fn open(&mut self, request: &Request, presence: Presence) -> Option<Opened> {
+        if presence != Presence::Absent
+            && let Some(opened) = self.open_id(request, self.main).await
+            && self.is_of_this_variant(request, &opened.head)
+        {
             return Some(opened);
         }
-        let variant = vary::variant(request, &self.main, &opened.head.vary);
-        if opened.head.variant == Some(variant) {
-            return Some(opened);
-        }
-        self.variant = Some(variant);
+        let variant = self.variant?;
         let known = self.store.lookup(&variant, now());
         self.marker = known.marker.map(Marker::of);
         if known.presence == Presence::Absent {
@@ -518,22 +537,25 @@ impl Lookup {
         let has_head = self.is_of_application || head.has_status_line();
         let may_store = self.may_store && has_head && freshness.may_store();
         match instead {
-            None => {
-                if may_store {
-                    allow_ranges(request, passing, true);
-                }
-                request.response.conditions_judged = !may_store;
-                self.answer = may_store.then(|| (head.clone(), freshness));
+            None if may_store => {
+                allow_ranges(request, passing, true);
+                request.response.conditions_judged = false;
+                self.answer = Some((head.clone(), freshness));
+                return;
             }
+            None => request.response.conditions_judged = true,
             // What `error_page` makes of it is not stored, but that there was an error is.
             Some(Step::Finish(status)) if *status == head.status() && may_store => {
                 let until = freshness
                     .valid_until
                     .map(|until| until.saturating_sub(wall()));
-                self.mark(passing, *status, until);
+                if self.mark(passing, *status, until) {
+                    return;
+                }
             }
             Some(_) => {}
         }
+        self.refuse();
     }
 
     /// No upstream has answered: that is stored, too, where a line says how long.
@@ -543,15 +565,18 @@ impl Lookup {
         }
     }
 
-    /// Stores that there is an error, for so many seconds or as long as `*_cache_valid` says.
-    fn mark(&self, passing: &Passing, status: u16, seconds: Option<i64>) {
+    /// Stores that there is an error, for so many seconds or as long as `*_cache_valid` says, if
+    /// that is to be.
+    fn mark(&self, passing: &Passing, status: u16, seconds: Option<i64>) -> bool {
         let said = seconds.map(|seconds| u64::try_from(seconds).unwrap_or_default());
         let cache = passing.cache.as_ref();
         let seconds = said.or_else(|| cache.and_then(|cache| cache.valid(status)));
-        if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
-            let milliseconds = seconds.saturating_mul(1000);
-            self.mark_as(&self.main, Marker::Error(status), milliseconds);
-        }
+        let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
+            return false;
+        };
+        let milliseconds = seconds.saturating_mul(1000);
+        self.mark_as(&self.main, Marker::Error(status), milliseconds);
+        true
     }
 
     /// Has an id carry a marker for so many milliseconds.
@@ -581,21 +606,28 @@ enum Marker {
     Error(u16),
     /// The upstream has failed so, and the entry has stood in for its answer.
     Failing(Causes),
+    /// An answer was not to be stored.
+    Uncacheable,
 }
 
 impl Marker {
     const FAILING: u16 = 1 << 15;
+    /// No status.
+    const UNCACHEABLE: u16 = 0;
 
     fn of(number: u16) -> Marker {
-        if number & Marker::FAILING == 0 {
-            Marker::Error(number)
-        } else {
-            Marker::Failing(Causes::from_bits(number & !Marker::FAILING))
+        if number & Marker::FAILING != 0 {
+            return Marker::Failing(Causes::from_bits(number & !Marker::FAILING));
+        }
+        match number {
+            Marker::UNCACHEABLE => Marker::Uncacheable,
+            status => Marker::Error(status),
         }
     }
 
     fn number(self) -> u16 {
         match self {
+            Marker::Uncacheable => Marker::UNCACHEABLE,
             Marker::Error(status) => status,
             Marker::Failing(cause) => Marker::FAILING | cause.bits(),
         }

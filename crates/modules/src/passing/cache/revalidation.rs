@@ -1,8 +1,5 @@
 //! `*_cache_revalidate`: the upstream is asked whether what is fresh no more is still what it has,
 //! and with 304 the entry is fresh again.
-//!
-//! The answer of an upstream that fails is not asked for again at once where the entry stands in
-//! for it: see [`FAILING`].
 
 use bytes::Bytes;
 use http::log;
@@ -12,9 +9,8 @@ use proto::header::Known;
 use store::disk::{Head, Miss, Opened, Origin, Times};
 
 use super::freshness::Freshness;
-use super::{CacheStatus, Lookup, fill, hit, now, wall};
+use super::{AnswerRules, CacheStatus, Lookup, fill, hit, now, wall};
 use crate::passing::answer::AnswerHead;
-use crate::passing::rewriting::Rewrite;
 use crate::passing::settings::Passing;
 
 /// By what the upstream knows a stored answer again.
@@ -85,17 +81,17 @@ impl Lookup {
     pub(super) async fn serve_confirmed(
         &mut self,
         request: &mut Request,
-        passing: &Passing,
-        rewriting: &dyn Rewrite,
+        rules: &AnswerRules<'_>,
         head: &AnswerHead,
     ) -> Option<Step> {
         let opened = self.stale.take()?;
-        if let Some(times) = renewed(passing, head, &opened) {
+        if let Some(times) = renewed(rules.passing, head, &opened) {
             self.refresh(request, times).await;
         }
+        // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Revalidated;
-        hit::serve(request, passing, rewriting, &self.store, opened, status).await
+        hit::serve(request, rules, &self.store, opened, status).await
     }
 
     async fn refresh(&self, request: &Request, times: Times) {

@@ -54,14 +54,14 @@ fn read_to_end(reader: &mut Reader, max: usize) -> Option<Vec<u8>> {
 }
 
 fn won(store: &Arc<DiskStore>, key: &str) -> Box<Filler> {
-    match store.claim(&id(key)) {
+    match store.claim(&id(key), Millis::MAX, 0) {
         Claim::Won(filler) => filler,
         Claim::Taken(_) => panic!("taken"),
     }
 }
 
 fn taken(store: &Arc<DiskStore>, key: &str) -> Arc<Fill> {
-    match store.claim(&id(key)) {
+    match store.claim(&id(key), Millis::MAX, 0) {
         Claim::Won(_) => panic!("free"),
         Claim::Taken(fill) => fill,
     }
@@ -86,6 +86,46 @@ fn one_claims_an_entry_at_a_time() {
     assert!(store.lookup(&id("a"), 0).fill.is_none());
     assert_eq!(presence(&store, "a"), Presence::Present);
     drop(won(&store, "a"));
+}
+
+/// Whoever asks for long without an answer loses the claim, and not what comes of it.
+#[test]
+fn a_claim_that_is_overdue_is_taken_over() {
+    let folder = TestFolder::new();
+    let store = folder.store();
+    let claim = |now| store.claim(&id("a"), 100, now);
+    let Claim::Won(mut first) = claim(0) else {
+        panic!("taken");
+    };
+    assert!(matches!(claim(99), Claim::Taken(_)));
+    let Claim::Won(second) = claim(100) else {
+        panic!("not taken over");
+    };
+    let Claim::Taken(fill) = claim(199) else {
+        panic!("taken over twice");
+    };
+    assert!(Arc::ptr_eq(&fill, second.fill()));
+    assert_eq!(fill.since(), 100);
+    first.begin(id("a"), new_head("a")).unwrap();
+    first.push("body".into());
+    first.finish(150).unwrap();
+    assert_eq!(write_all(&mut first), Ok(Stage::Committed));
+    drop(first);
+    // The end of the first is not that of the second, which goes on as long as something comes.
+    let mut second = second;
+    second.begin(id("a"), new_head("a")).unwrap();
+    for now in [1000, 2000] {
+        assert!(matches!(claim(now), Claim::Taken(_)));
+        assert!(matches!(claim(now + 99), Claim::Taken(_)));
+        second.push("more".into());
+    }
+    assert!(matches!(claim(3000), Claim::Taken(_)));
+    let Claim::Won(third) = claim(3100) else {
+        panic!("not taken over");
+    };
+    drop(third);
+    drop(second);
+    assert!(matches!(claim(3100), Claim::Won(_)));
 }
 
 #[test]
@@ -283,7 +323,7 @@ fn claim_is_free_before_waiters_are_woken() {
                 poll
             });
             assert!(head.is_none());
-            matches!(other.claim(&id("a")), Claim::Won(_))
+            matches!(other.claim(&id("a"), Millis::MAX, 0), Claim::Won(_))
         });
         is_ready.recv().unwrap();
         if is_refused {

@@ -1,0 +1,222 @@
+//! `*_cache_lock`: of all who ask for what is not stored one fetches it, and the others get its
+//! answer as it comes.
+//!
+//! ```text
+//! nothing stored ─▶ claim ─▶ won ───────────────▶ the upstream is asked
+//!      ▲              └─▶ taken ─▶ wait for the head
+//!      │                             ├─▶ it is theirs, too ─▶ the body as it comes
+//!      └─ broken off, of a variant ──┤
+//!                                    └─▶ not to be stored, too late ─▶ the upstream is asked
+//! ```
+//!
+//! Whoever dies while asking lets go of the claim, and the next one has it at once. An answer that
+//! is not to be stored leaves a marker, so that nobody waits for the next ones.
+
+use std::future::poll_fn;
+use std::time::{Duration, Instant};
+
+use engine::select::{Either, either};
+use http::exchange::{Abort, Exchange};
+use http::log;
+use http::request::{Request, Step};
+use proto::header::Known;
+use store::disk::{Claim, Fill, Head, Progress, Reader};
+
+use super::{AnswerRules, Lookup, Marker, hit, is_over, now, vary};
+use crate::passing::settings::Passing;
+
+/// How long an answer that was not to be stored has nobody wait for the next one, in milliseconds.
+const UNCACHEABLE: u64 = 10_000;
+
+/// How often a request waits for fills that turn out to be of other variants.
+const VARIANTS_MAX: usize = 4;
+
+/// `*_cache_lock` of a scope, where it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lock {
+    /// How long others wait.
+    pub(super) timeout: Duration,
+    /// After how long without an answer one more asks, in milliseconds.
+    pub(super) age: u64,
+}
+
+/// What a request has waited for.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// When it waits no longer.
+    until: Option<Instant>,
+    /// Answers that were not to be stored.
+    refusals: usize,
+    /// Fills that were of other variants.
+    variants: usize,
+    /// What had been stored between the look and the claim has been looked for.
+    has_looked_again: bool,
+}
+
+/// What follows.
+pub(super) enum Turn {
+    /// The upstream is asked.
+    Ask,
+    /// The cache is looked at again.
+    LookAgain,
+    /// Something answers.
+    Answer(Step),
+}
+
+impl Lookup {
+    /// Nothing is stored that would answer: claims the fetch, or waits for who has claimed it.
+    pub(super) async fn take_turn(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+        rules: &AnswerRules<'_>,
+        lock: Lock,
+        waits: &mut Waits,
+    ) -> Result<Turn, Abort> {
+        if self.marker == Some(Marker::Uncacheable) {
+            return Ok(Turn::Ask);
+        }
+        let sought = self.entry();
+        let fill = match self.store.claim(&sought, lock.age, now()) {
+            Claim::Won(filler) => {
+                let is_first = !std::mem::replace(&mut waits.has_looked_again, true);
+                if is_first && self.store.has(&sought) {
+                    return Ok(Turn::LookAgain);
+                }
+                self.filler = Some(filler);
+                return Ok(Turn::Ask);
+            }
+            Claim::Taken(fill) => fill,
+        };
+        if lock.timeout.is_zero() {
+            self.may_store = false;
+            return Ok(Turn::Ask);
+        }
+        // Where the beginning is lost there is nothing to wait for.
+        let Some(mut reader) = fill.reader() else {
+            return Ok(Turn::Ask);
+        };
+        let has_waited = fill.progress() == Progress::Asked;
+        let until = *waits
+            .until
+            .get_or_insert_with(|| engine::now() + lock.timeout);
+        let came = wait(request, exchange, rules.passing, lock, &mut reader, until).await?;
+        Ok(match came {
+            Some(Some(head)) => {
+                self.answer_as_it_comes(request, rules, &head, reader, has_waited, waits)
+            }
+            Some(None) if fill.progress() == Progress::Refused => {
+                // One more may be of another mind, as where a cookie has refused it.
+                waits.refusals += 1;
+                match waits.refusals {
+                    1 => Turn::LookAgain,
+                    _ => Turn::Ask,
+                }
+            }
+            Some(None) => Turn::LookAgain,
+            None if engine::now() >= until => {
+                log::error!(request, Info, "cache lock timeout");
+                self.may_store = false;
+                Turn::Ask
+            }
+            None => Turn::LookAgain,
+        })
+    }
+
+    /// Answers with a fill whose head has come, if it is this request's.
+    fn answer_as_it_comes(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        head: &Head,
+        reader: Reader,
+        has_waited: bool,
+        waits: &mut Waits,
+    ) -> Turn {
+        if !self.is_of_this_variant(request, head) {
+            waits.variants += 1;
+            return match waits.variants {
+                0..=VARIANTS_MAX => Turn::LookAgain,
+                _ => Turn::Ask,
+            };
+        }
+        let is_late = !has_waited && is_over(head);
+        if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
+            return Turn::Ask;
+        }
+        let step = hit::serve_filling(request, rules, head, reader);
+        step.map_or(Turn::Ask, Turn::Answer)
+    }
+
+    /// Whether a head is of what this request asks for; where it is of another variant, that is
+    /// looked for from now on.
+    pub(super) fn is_of_this_variant(&mut self, request: &Request, head: &Head) -> bool {
+        if head.vary.is_empty() {
+            return true;
+        }
+        let variant = vary::variant(request, &self.main, &head.vary);
+        let is_it = head.variant == Some(variant);
+        if !is_it {
+            self.variant = Some(variant);
+        }
+        is_it
+    }
+
+    /// The answer that was asked for under a claim is not to be stored: nobody is to wait for the
+    /// next one.
+    pub(crate) fn refuse(&mut self) {
+        if let Some(filler) = self.filler.take() {
+            let until = now().saturating_add(UNCACHEABLE);
+            filler.refuse(Some((Marker::Uncacheable.number(), until)), now());
+        }
+    }
+
+    /// The same of one that is not to be stored because of what this client has sent.
+    pub(super) fn refuse_once(&mut self) {
+        if let Some(filler) = self.filler.take() {
+            filler.refuse(None, now());
+        }
+    }
+}
+
+/// Waits for the head of a fill: nothing where the time is over, nothing within that where the fill
+/// has ended without a head.
+async fn wait(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    passing: &Passing,
+    lock: Lock,
+    reader: &mut Reader,
+    until: Instant,
+) -> Result<Option<Option<Head>>, Abort> {
+    let until = until.min(overdue(reader.fill(), lock).unwrap_or(until));
+    let head = poll_fn(|context| reader.poll_head(context));
+    let head = either(head, engine::sleep_until(until));
+    let came = if passing.tries.ignore_client_abort {
+        head.await
+    } else {
+        match either(head, exchange.client_gone()).await {
+            Either::First(came) => came,
+            Either::Second(_) => {
+                log::error!(request, Info, "client prematurely closed connection");
+                return Err(request.client_left(exchange));
+            }
+        }
+    };
+    Ok(match came {
+        Either::First(head) => Some(head),
+        Either::Second(()) => None,
+    })
+}
+
+/// When the claim of a fill may be taken over.
+fn overdue(fill: &Fill, lock: Lock) -> Option<Instant> {
+    let left = fill.since().saturating_add(lock.age).saturating_sub(now());
+    engine::now().checked_add(Duration::from_millis(left))
+}
+
+/// Whether the answer would give a client the cookie of another.
+fn sets_cookie(passing: &Passing, stored: &Head) -> bool {
+    !passing.hidden.contains_known(Known::SetCookie)
+        && hit::parse(stored).is_some_and(|head| head.find(Known::SetCookie).is_some())
+}
