@@ -9,15 +9,15 @@ const FIRST: usize = 200_000;
 
 /// Something that threads wait for.
 #[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
+pub(crate) struct Gate(Mutex<bool>, Condvar);
 
 impl Gate {
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_all();
     }
 
-    fn pass(&self) {
+    pub(crate) fn pass(&self) {
         let closed = |is_open: &mut bool| !*is_open;
         let waited = self
             .1

@@ -11,6 +11,7 @@
 mod application;
 mod lock;
 mod revalidation;
+mod update;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -114,6 +114,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
          scgi_cache_lock_age scgi_cache_lock_timeout",
     ),
     (
+        "tests/cache/update.rs",
+        "proxy_cache_background_update fastcgi_cache_background_update uwsgi_cache_background_update
+         scgi_cache_background_update",
+    ),
+    (
         "tests/cache/revalidation.rs",
         "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),

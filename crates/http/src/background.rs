@@ -3,6 +3,9 @@
 //! The answers of [`Background`] subrequests go to no client. As in nginx, the request's line in the access log and the next request of its connection come
 //! after them, so that a client cannot have more of them at work than its connections allow; the
 //! response itself waits for none. A request that is given up takes them with it.
+//!
+//! What [`detach`]es is nobody's: neither the request nor its connection waits for it, and it goes on
+//! where they end.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,7 +17,7 @@ use framework::panics;
 
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
-use crate::request::{self, Request};
+use crate::request::{self, Request, Step};
 
 /// The background subrequests of one request. Those that still run are given up when it is
 /// dropped.
@@ -128,6 +131,39 @@ impl Drop for End {
     }
 }
 
+/// Has a request ([`Request::detached`]) answered by what answers in its plan. The answer is dropped
+/// as soon as it has a head.
+pub fn detach(mut child: Box<Request>) {
+    engine::spawn(async move {
+        let mut exchange = Exchange::sink();
+        let answered = Box::pin(request::content(&mut child, &mut exchange));
+        match panics::catch(answered).await {
+            Ok(answered) => {
+                if let Ok(Step::Finish(status)) = answered {
+                    child.response.status = status;
+                }
+                if let Some(asked) = &child.upstream {
+                    asked.end();
+                }
+                if child.plan.core.log_subrequest {
+                    ending::log(&mut child);
+                }
+            }
+            Err(panicked) => note_panic(&child, &panicked),
+        }
+    });
+}
+
+fn note_panic(child: &Request, panicked: &panics::Panicked) {
+    let panics::Panicked { place, message } = panicked;
+    child.connection.worker.counts().panics.add(1);
+    logs::error!(
+        child,
+        Alert,
+        "panicked at {place}: {message}: the subrequest is lost"
+    );
+}
+
 async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, line: Line) {
     let end = End(task);
     let given_up = poll_fn(|context| match end.0.given_up.get() {
@@ -159,13 +195,8 @@ async fn run(mut child: Box<Request>, mut exchange: Exchange, task: Rc<Task>, li
             end.0.outcome.set(Some(outcome));
         }
         Ok(Either::Second(())) => {}
-        Err(panics::Panicked { place, message }) => {
-            child.connection.worker.counts().panics.add(1);
-            logs::error!(
-                child,
-                Alert,
-                "panicked at {place}: {message}: the subrequest is lost"
-            );
+        Err(panicked) => {
+            note_panic(&child, &panicked);
             let lost = Abort::Internal("a subrequest was lost");
             end.0.outcome.set(Some(Err(lost)));
         }

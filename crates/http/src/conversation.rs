@@ -82,18 +82,31 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
             })
             .await
         };
-        if let After::Close { client_is_done } = after
-            && let Ok(connection) = Rc::try_unwrap(connection)
-        {
-            // A slow client may still be taking responses: the rest of sending, and then closing, is the
-            // engine's.
-            match client_is_done {
-                true => connection.stream.finish_quickly(),
-                false => connection.stream.finish(),
+        match Rc::try_unwrap(connection) {
+            Ok(connection) => {
+                // A slow client may still be taking responses: the rest of sending, and then
+                // closing, is the engine's.
+                match after {
+                    After::Close {
+                        client_is_done: true,
+                    } => connection.stream.finish_quickly(),
+                    After::Close { .. } => connection.stream.finish(),
+                    _ => {}
+                }
             }
+            // Something that outlives its request still knows the client by it.
+            Err(connection) => Box::pin(part(connection, after)).await,
         }
         drop(registered);
     }
+}
+
+/// Ends a connection that others still hold, as its client sees it.
+async fn part(connection: Rc<Connection>, after: After) {
+    if matches!(after, After::Close { .. }) && connection.stream.drained(0).await.is_ok() {
+        connection.stream.shutdown_write();
+    }
+    connection.stream.shutdown();
 }
 
 /// Serves a connection's requests, in order; how it ends.

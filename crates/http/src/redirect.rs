@@ -9,6 +9,7 @@ use proto::method::Method;
 use crate::body::InFileOnly;
 use crate::location;
 use crate::request::{Request, SUBREQUESTS_IN_ALL_MAX, SUBREQUESTS_MAX, Step};
+use crate::shared::Shared;
 use crate::state::{Activity, Nesting, UriState};
 
 impl Request {
@@ -239,6 +240,19 @@ impl Request {
         child.uri_state.unchanged = self.uri_state.unchanged;
         child.uri_state.args_written = self.uri_state.args_written;
         child.captures.clone_from(&self.captures);
+        Some(child)
+    }
+
+    /// The same for nobody: what it is asked for outlives this request, of whose variables it has a
+    /// copy.
+    pub fn detached(&mut self) -> Option<Box<Request>> {
+        let mut child = self.again()?;
+        child.nesting.head_only = true;
+        child.shared = Rc::new(Shared {
+            values: self.shared.values.clone(),
+            became_get: self.shared.became_get.clone(),
+            ..Shared::default()
+        });
         Some(child)
     }
 

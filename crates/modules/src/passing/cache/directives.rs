@@ -33,6 +33,7 @@ pub(crate) struct Family {
     pub(crate) cache_max_range_offset: Setting<u64>,
     pub(crate) cache_use_stale: Setting<Causes>,
     pub(crate) cache_revalidate: Setting<bool>,
+    pub(crate) cache_background_update: Setting<bool>,
     pub(crate) cache_lock: Setting<bool>,
     pub(crate) cache_lock_timeout: Setting<Duration>,
     pub(crate) cache_lock_age: Setting<Duration>,
@@ -111,6 +112,10 @@ impl Family {
                 .contexts(HSL)
                 .default("off")
                 .manual("Asks the upstream for what is fresh no more with If-Modified-Since and If-None-Match, by what the answer in the cache has as Last-Modified and ETag; with 304 that one is fresh again, and given. A client's own conditions do not reach the upstream."),
+            cache_background_update: Setting::family(prefix, "cache_background_update", &["on | off"], parse::flag)
+                .contexts(HSL)
+                .default("off")
+                .manual("Gives what is fresh no more at once where `*_cache_use_stale` has `updating`, or the answer itself allows it (stale-while-revalidate), and fetches it anew beside that. Neither the client nor its next requests wait for that, and it goes on where the client leaves."),
             cache_lock: Setting::family(prefix, "cache_lock", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("off")
@@ -131,7 +136,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 13] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 14] {
         [
             &self.cache,
             &self.cache_key,
@@ -143,6 +148,7 @@ impl Family {
             &self.cache_max_range_offset,
             &self.cache_use_stale,
             &self.cache_revalidate,
+            &self.cache_background_update,
             &self.cache_lock,
             &self.cache_lock_timeout,
             &self.cache_lock_age,
@@ -174,6 +180,7 @@ impl Family {
         if use_stale.contains(Causes::ERROR) {
             use_stale = use_stale.with(Causes::NO_LIVE);
         }
+        let updates_beside = scope.get(&self.cache_background_update)?;
         let timeout = scope.get(&self.cache_lock_timeout)?;
         let age = zone::milliseconds(scope.get(&self.cache_lock_age)?);
         let lock = scope.get(&self.cache_lock)?;
@@ -204,6 +211,7 @@ impl Family {
             max_range_offset,
             use_stale,
             lock,
+            updates_beside,
             revalidates,
             converts_head,
             is_of_applications: self.prefix != "proxy_",

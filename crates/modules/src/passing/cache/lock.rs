@@ -165,7 +165,9 @@ impl Lookup {
     /// The answer that was asked for under a claim is not to be stored: nobody is to wait for the
     /// next one.
     pub(crate) fn refuse(&mut self) {
-        if let Some(filler) = self.filler.take() {
+        let filler = self.filler.take();
+        // Nobody waits for an update, whose marker says more.
+        if let Some(filler) = filler.filter(|_| !self.is_update) {
             let until = now().saturating_add(UNCACHEABLE);
             filler.refuse(Some((Marker::Uncacheable.number(), until)), now());
         }

@@ -12,7 +12,7 @@
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
 //! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is still
-//! right. Not here yet: background updates, purging.
+//! right, `update` fetches it anew beside service. Not here yet: purging.
 
 mod directives;
 mod fill;
@@ -20,6 +20,7 @@ mod freshness;
 mod hit;
 mod lock;
 mod revalidation;
+mod update;
 mod vary;
 mod zone;
 
@@ -71,6 +72,8 @@ pub(crate) struct Cache {
     use_stale: Causes,
     /// One at a time fetches what is not stored.
     lock: Option<Lock>,
+    /// What is fresh no more is given, and fetched beside that.
+    updates_beside: bool,
     /// The upstream is asked whether what is fresh no more is still what it has.
     revalidates: bool,
     /// HEAD is asked for as GET.
@@ -130,6 +133,9 @@ pub(crate) struct Lookup {
     variant: Option<EntryId>,
     status: CacheStatus,
     may_store: bool,
+    /// No client waits for the answer.
+    is_update: bool,
+    revalidates: bool,
     /// The client asks with HEAD, the upstream is asked with GET.
     pub(crate) is_head_converted: bool,
     is_of_application: bool,
@@ -310,6 +316,9 @@ pub(crate) async fn look_up(
         Ok(None) => return Ok(ControlFlow::Continue(None)),
         Err(status) => return Ok(ControlFlow::Break(finish(request, status))),
     };
+    if let Some(lookup) = update::take(request).await {
+        return Ok(ControlFlow::Continue(Some(lookup)));
+    }
     let key = match &cache.key {
         Some(key) => key.evaluate(request),
         None => default_key(request).into(),
@@ -321,6 +330,8 @@ pub(crate) async fn look_up(
         variant: None,
         status: CacheStatus::Miss,
         may_store: true,
+        is_update: false,
+        revalidates: cache.revalidates,
         is_head_converted: cache.converts_head && request.method == Method::Head,
         is_of_application: cache.is_of_applications,
         stale: None,
@@ -414,16 +425,23 @@ impl Lookup {
         if late <= i64::from(times.error) {
             self.use_stale = self.use_stale.with(Causes::FAILURES);
         }
+        let may_update =
+            late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
+        let is_updated_beside = may_update && cache.updates_beside;
         if let Some(Marker::Failing(cause)) = self.marker
-            && self.use_stale.contains(cause)
+            && (is_updated_beside || self.use_stale.contains(cause))
         {
             let status = CacheStatus::Stale;
             return hit::serve(request, rules, &self.store, opened, status).await;
         }
-        let may_update =
-            late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
         match self.store.claim(&self.entry(), u64::MAX, now()) {
-            Claim::Won(filler) => self.filler = Some(filler),
+            Claim::Won(filler) => {
+                self.filler = Some(filler);
+                if is_updated_beside && self.update_beside(request, cache) {
+                    let status = CacheStatus::Stale;
+                    return hit::serve(request, rules, &self.store, opened, status).await;
+                }
+            }
             Claim::Taken(_) if may_update => {
                 let status = CacheStatus::Updating;
                 return hit::serve(request, rules, &self.store, opened, status).await;
@@ -452,6 +470,9 @@ impl Lookup {
             }
             Instead::Answer(head) => Causes::of_status(head.status())?,
         };
+        if self.is_update {
+            self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
+        }
         let may = self.use_stale.contains(cause);
         let opened = self.stale.take_if(|_| may)?;
         self.mark_as(&self.entry(), Marker::Failing(cause), FAILING);
