@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod acme;
+pub mod api;
 pub(crate) mod applications;
 pub mod auth_basic;
 pub mod auth_request;

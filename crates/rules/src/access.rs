@@ -86,6 +86,22 @@ impl Access {
         self.rules.is_empty()
     }
 
+    /// Whether they deny those whom no rule names: `None` where none is about all of them, or all of a family of addresses.
+    pub fn denies_by_default(&self) -> Option<bool> {
+        let of_all = |rule: &&Rule| match rule.network {
+            Network::All => true,
+            Network::Unix => false,
+            Network::Cidr(Cidr::V4 { bits, .. } | Cidr::V6 { bits, .. }) => bits == 0,
+        };
+        let mut of_all = self.rules.iter().filter(of_all);
+        let is_let_in = of_all
+            .clone()
+            .take_while(|rule| rule.network != Network::All);
+        let is_let_in = is_let_in.into_iter().any(|rule| !rule.deny);
+        let denies = of_all.find(|rule| rule.network == Network::All)?.deny;
+        Some(denies && !is_let_in)
+    }
+
     /// Whether the rules deny an address; `None` where no rule is about it.
     pub fn denies(&self, address: &Address) -> Option<bool> {
         let address = match address {

@@ -19,10 +19,10 @@ use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use modules::{
-    access, acme, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints, fastcgi,
-    flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached, metrics,
-    mirror, mp4, passing, post_action, precompressed, proxy, random_index, realip, referer,
-    rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
+    access, acme, api, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints,
+    fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached,
+    metrics, mirror, mp4, passing, post_action, precompressed, proxy, random_index, realip,
+    referer, rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
 use rules::geoip2;
 use transport::resolver::Resolving;
@@ -191,6 +191,11 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(metrics::meter::add)
         .plan(metrics::meter::register, metrics::meter::SHORTCUTS)
         .content("metrics", metrics::content),
+    Entry::of(&[api::DIRECTIVES])
+        .prepare(api::prepare)
+        .gathers(api::add)
+        .plan(api::register, api::SHORTCUTS)
+        .content("api", api::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
     Entry::of(&[]).registers(range::register),

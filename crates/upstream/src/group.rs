@@ -29,6 +29,8 @@ pub struct Group {
     pub retry_budget: Option<RetryBudget>,
     /// When peers are put out that do worse than others, if they are.
     pub outliers: Option<Outliers>,
+    /// Whether its members may be changed while it serves.
+    pub is_editable: bool,
     /// A group that is made later has a greater one.
     version: u64,
     roster: Arc<Roster>,
@@ -97,6 +99,7 @@ impl Group {
             version: VERSIONS.fetch_add(1, Ordering::Relaxed),
             retry_budget: None,
             outliers: None,
+            is_editable: false,
             roster,
         }
     }
@@ -118,9 +121,14 @@ impl Group {
         self.roster.peers()
     }
 
+    /// Its members, as they are and are changed.
+    pub fn roster(&self) -> &Arc<Roster> {
+        &self.roster
+    }
+
     /// Whether other peers may come into it, or leave it.
     pub fn may_change(&self) -> bool {
-        !self.roster.hosts().is_empty()
+        self.is_editable || !self.roster.hosts().is_empty()
     }
 
     /// The checks of a peer let it have requests again: it starts as slowly as it is to, and who waits for a peer is called.

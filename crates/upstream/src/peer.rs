@@ -1,5 +1,6 @@
 //! The peers of a group: what the configuration or a lookup says of each.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -294,6 +295,10 @@ struct Turn {
     retries: Retries,
     /// How many requests are under way, where that is bounded.
     gate: Arc<Gate>,
+    /// The number of the next member that has none.
+    next_number: AtomicU64,
+    /// How those do that have left the group, as long as they have requests.
+    removed: Mutex<Vec<Arc<State>>>,
 }
 
 /// The peers of a group: those that share requests out among them, and others that stand by.
@@ -383,6 +388,33 @@ impl Peers {
         &self.turn().gate
     }
 
+    /// What the peer is named by in its group.
+    pub(crate) fn number_of(&self, peer: &Peer) -> u64 {
+        *peer.state().number.get_or_init(|| self.next_number())
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.turn().next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A peer leaves the group: it is remembered as long as it has requests.
+    pub(crate) fn note_removed(&self, peer: &Peer) {
+        let removed = self.turn().removed.lock();
+        let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
+        removed.retain(|state| state.connections() > 0);
+        if peer.state().connections() > 0 {
+            removed.push(Arc::clone(peer.state()));
+        }
+    }
+
+    /// How those do that have left the group and still have requests.
+    pub(crate) fn removed(&self) -> Vec<Arc<State>> {
+        let removed = self.turn().removed.lock();
+        let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
+        removed.retain(|state| state.connections() > 0);
+        removed.clone()
+    }
+
     fn turn(&self) -> &Arc<Turn> {
         self.turn.get_or_init(Arc::default)
     }
@@ -401,6 +433,9 @@ impl Peers {
             if let Some(same) = same {
                 peer.adopt(same);
             }
+        }
+        for peer in known.into_values().flatten() {
+            previous.note_removed(peer);
         }
     }
 }

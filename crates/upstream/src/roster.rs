@@ -2,12 +2,14 @@
 //!
 //! A request goes through the peers that it has found; those that come or go meanwhile are the next request's.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 use engine::net::Address;
 
 use crate::balancer::Method;
+use crate::health::Checks;
+use crate::members::{Done, Edited, Keep};
 use crate::peer::{Peer, Peers, Side, SideOf};
 
 /// The peers of a group, and the names that become peers.
@@ -19,6 +21,18 @@ pub struct Roster {
     changing: Mutex<()>,
     method: Method,
     hosts: Box<[Host]>,
+    /// What each host is named by, once that is asked for.
+    host_numbers: Box<[OnceLock<u64>]>,
+    /// The checks that are made of every peer.
+    pub(crate) checks: Option<Checks>,
+    /// Where its members are written down, if they are.
+    keep: Option<Box<dyn Keep>>,
+    /// What has been done to members since then, where it is not written down.
+    pub(crate) edited: Mutex<Edited>,
+    /// What the reload that it came with has undone.
+    pub(crate) undone: Mutex<Vec<(Bytes, Done)>>,
+    /// The one that follows in a reload.
+    pub(crate) next: Mutex<Weak<Roster>>,
 }
 
 /// A server whose addresses are looked up again and again.
@@ -61,8 +75,26 @@ impl Roster {
             current: RwLock::new(Arc::new(peers)),
             changing: Mutex::new(()),
             method,
+            host_numbers: hosts.iter().map(|_| OnceLock::new()).collect(),
             hosts: hosts.into(),
+            checks: None,
+            keep: None,
+            edited: Mutex::default(),
+            undone: Mutex::default(),
+            next: Mutex::default(),
         }
+    }
+
+    /// The same, with checks that are made of every peer that comes into it, whether there is one now or not.
+    #[must_use]
+    pub fn with_checks(self, checks: Option<Checks>) -> Roster {
+        Roster { checks, ..self }
+    }
+
+    /// The same, whose members are written down.
+    #[must_use]
+    pub fn kept_by(self, keep: Option<Box<dyn Keep>>) -> Roster {
+        Roster { keep, ..self }
     }
 
     /// Its peers now.
@@ -87,7 +119,7 @@ impl Roster {
         let Some(of) = self.hosts.get(host) else {
             return false;
         };
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing();
         let before = self.peers();
         let mut missing: Vec<&Found> = found.iter().collect();
         let mut gone = false;
@@ -119,14 +151,49 @@ impl Roster {
             }
         }
         let [primary, backup] = kept.map(Side::new);
-        let after = Arc::new(before.followed_by(primary, backup, self.method));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = after;
+        self.put(before.followed_by(primary, backup, self.method));
         true
+    }
+
+    /// Has these peers from now on.
+    pub(crate) fn put(&self, peers: Peers) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(peers);
+    }
+
+    /// Waits for others that change it, and keeps them waiting.
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keep(&self) -> Option<&dyn Keep> {
+        self.keep.as_deref()
+    }
+
+    /// Whether its members are written down.
+    pub fn is_kept(&self) -> bool {
+        self.keep.is_some()
+    }
+
+    /// Gives every host a number that has none: behind the peers that have been there from the start.
+    pub(crate) fn number_hosts(&self) {
+        let peers = self.peers();
+        for peer in peers.iter().filter(|peer| peer.host.is_none()) {
+            peers.number_of(peer);
+        }
+        for number in &self.host_numbers {
+            number.get_or_init(|| peers.next_number());
+        }
+    }
+
+    pub(crate) fn number_of_host(&self, host: usize) -> Option<u64> {
+        self.host_numbers.get(host)?.get().copied()
     }
 
     /// Goes on with what was known before a reload: the states of peers that are the same, and what the same names were found to
     /// mean.
-    pub(crate) fn adopt(&self, previous: &Roster) {
+    pub(crate) fn adopt(self: &Arc<Self>, previous: &Roster) {
+        self.take_edits(previous);
         let before = previous.peers();
         // What has a state of its own adopts none: before each list that others follow from, not after the last of them.
         self.peers().adopt(&before);
@@ -137,6 +204,12 @@ impl Roster {
             let Some(known) = previous.hosts.iter().position(same) else {
                 continue;
             };
+            if let (Some(own), Some(known)) = (
+                self.host_numbers.get(number),
+                previous.number_of_host(known),
+            ) {
+                let _ = own.set(known); // it is the same server's
+            }
             let found = [SideOf::Peers, SideOf::Backups]
                 .into_iter()
                 .flat_map(|side| {

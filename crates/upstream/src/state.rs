@@ -12,6 +12,8 @@ use crate::slow_start::WHOLE;
 /// several of them is decided in a group's turn.
 #[derive(Debug, Default)]
 pub struct State {
+    /// What the peer is named by in its group, once that is asked for.
+    pub(crate) number: OnceLock<u64>,
     /// Grows by the effective weight in each round, in parts of [`WHOLE`]; the peer where it is largest is chosen.
     current_weight: AtomicI64,
     /// What failures have taken of the weight; it comes back by one each round.
@@ -131,6 +133,13 @@ impl State {
     /// How often failed tries have put it out.
     pub fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
+    }
+
+    /// Has everything that is counted in all counted from now on.
+    pub fn reset(&self) {
+        for count in [&self.requests, &self.failures, &self.outages] {
+            count.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Since when it has been available again, if it ever was not.

@@ -1,6 +1,7 @@
 //! Selections over groups: who is asked, in the words of nginx.
 
 mod health;
+mod members;
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -717,6 +718,7 @@ fn the_same_peers_keep_their_states() {
     listed.reverse();
     listed.push(peer("new"));
     let after = Peers::new(Side::new(listed), Side::default(), Method::RoundRobin);
+    let after = Arc::new(after);
     after.adopt(&before);
     let counts: Vec<usize> = after
         .iter()
@@ -737,6 +739,7 @@ fn the_same_peers_keep_their_states() {
     };
     let (before, after) = (twice(), twice());
     before.primary[1].state().begin(1, Duration::ZERO);
+    let after = Arc::new(after);
     after.adopt(&before);
     assert_eq!(after.primary[0].state().connections(), 0);
     assert_eq!(after.primary[1].state().connections(), 1);
@@ -857,6 +860,7 @@ fn a_reload_knows_the_addresses_of_before() {
     }
     let hosts = vec![host("new"), host("h")];
     let after = Roster::new(vec![peer("s")], Vec::new(), Method::ConsistentHash, hosts);
+    let after = Arc::new(after);
     after.adopt(&before);
     assert_eq!(names(&after), "s12");
     let counts = after.peers();

@@ -127,7 +127,8 @@ fn by_chance(most: Duration) -> Duration {
 /// Whether a peer is in its group still.
 fn is_in(check: &HealthCheck, health: &Arc<Health>) -> bool {
     let peers = check.group.shared.peers();
-    let mut healths = peers.iter().filter_map(Peer::health);
+    let asked = peers.iter().filter(|peer| !peer.down);
+    let mut healths = asked.filter_map(Peer::health);
     healths.any(|known| Arc::ptr_eq(known, health))
 }
 

@@ -18,6 +18,7 @@ use variables::{Context as _, Text};
 use super::limit::Limits;
 use super::lookups::{Lookup, Lookups};
 use super::protocol::Upstreams;
+use super::state::Undone;
 
 /// Peers, and what requests are placed among them by.
 pub struct Group<U: Upstreams> {
@@ -151,28 +152,35 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
     }
     let blocks: Vec<Arc<Group<U>>> = groups.blocks().map(Arc::clone).collect();
     if !blocks.is_empty() {
+        let groups = blocks.iter().map(|group| Arc::clone(&group.shared));
+        generation.services.push(Arc::new(Undone {
+            groups: groups.collect(),
+            block: U::BLOCK,
+        }));
+        let mut all = Blocks::clone(&generation.part::<Blocks>().unwrap_or_default());
+        all.0.extend(blocks.iter().map(|group| Block {
+            stands_in: U::BLOCK,
+            default_port: U::DEFAULT_PORT,
+            group: Arc::clone(&group.shared),
+            zone: group.zone.clone(),
+        }));
+        generation.add(all);
         generation.services.push(Arc::new(Limits(blocks)));
     }
-    let known = generation.part::<Blocks>();
-    let mut all = known.map(|known| known.0.clone()).unwrap_or_default();
-    all.extend(groups.blocks().map(|group| Block {
-        stands_in: U::BLOCK,
-        zone: group.zone.clone(),
-        group: Arc::clone(&group.shared),
-    }));
-    generation.add(Blocks(all));
     generation.add(groups);
 }
 
 /// The `upstream` blocks of all protocols, for people and monitoring.
-#[derive(Debug, Default)]
-pub struct Blocks(Vec<Block>);
+#[derive(Clone, Debug, Default)]
+pub struct Blocks(pub Vec<Block>);
 
 /// An `upstream` block, whatever is placed among its servers.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The block that it stands in.
+    /// The block that it stands in, see [`Upstreams::BLOCK`].
     pub stands_in: &'static str,
+    /// See [`Upstreams::DEFAULT_PORT`].
+    pub default_port: Option<u16>,
     /// What `zone` calls it; `None` where there is none.
     pub zone: Option<Bytes>,
     /// Its servers.

@@ -4,7 +4,7 @@
 //! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
 //! `methods` how requests are shared out, `failover` what is done about servers that fail, `limit` how many requests are under way, `keepalive` which connections are kept, `groups` is where `proxy_pass` finds the groups.
 //!
-//! `lookups` keeps names up to date, `state` reads servers from a file; `checks` is what other modules have said of a group before it
+//! `lookups` keeps names up to date, `state` reads servers from a file and writes them; `checks` is what other modules have said of a group before it
 //! is made. What differs between protocols, [`Upstreams`] says.
 
 mod checks;
@@ -37,6 +37,7 @@ pub use methods::{LEAST_TIME, timed};
 use protocol::BLOCKS;
 pub use protocol::{Servers, Upstreams};
 use servers::Server;
+pub use servers::{hash_of, route_of};
 
 /// Read line by line, since a line is judged by the method before it.
 static SERVER: Setting<()> = Setting::new(
@@ -257,7 +258,11 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
         true => None,
         false => Some(resolving(compiler, block, name)?),
     };
-    let roster = Arc::new(Roster::new(primary, backup, chosen.method, hosts));
+    let roster = Roster::new(primary, backup, chosen.method, hosts);
+    let roster = roster
+        .with_checks(checks)
+        .kept_by(state::kept(compiler, block, U::DEFAULT_PORT)?);
+    let roster = Arc::new(roster);
     remember::<U>(compiler, &name.text(), &roster)?;
     if let Some(resolving) = resolving {
         let roster = Arc::clone(&roster);
@@ -272,6 +277,7 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
             .transpose()?
             .flatten(),
     );
+    group.is_editable = zone.is_some();
     group.queueing = block.own(&QUEUE)?;
     group.concurrency = block.own(&limit::CONCURRENCY_LIMIT)?;
     group.retry_budget = block.own(&failover::RETRY_BUDGET)?;

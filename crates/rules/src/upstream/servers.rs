@@ -236,12 +236,16 @@ fn is_of_named(parameter: &[u8]) -> bool {
 }
 
 /// The port of a server that needs none.
-const NO_PORT: u16 = 0;
+pub(super) const NO_PORT: u16 = 0;
 
 /// The longest `route`, in bytes.
 const ROUTE_MAX: usize = 32;
 
-fn route_of(route: &[u8]) -> Result<Bytes, String> {
+/// What `route` says.
+///
+/// # Errors
+/// nginx's texts for one that is empty or too long.
+pub fn route_of(route: &[u8]) -> Result<Bytes, String> {
     match route.len() {
         0 => Err("route is empty".to_owned()),
         1..=ROUTE_MAX => Ok(Bytes::copy_from_slice(route)),
@@ -250,7 +254,7 @@ fn route_of(route: &[u8]) -> Result<Bytes, String> {
 }
 
 /// What a server is known by that has no `route`: the MD5 hash of its address, in hexadecimal.
-fn hash_of(name: &[u8]) -> Bytes {
+pub fn hash_of(name: &[u8]) -> Bytes {
     let mut text = String::with_capacity(ROUTE_MAX);
     for byte in Md5::digest(name) {
         // Nothing fails that writes into memory.

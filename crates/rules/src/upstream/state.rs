@@ -1,23 +1,31 @@
 //! `state`: a file with the servers of a group.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the configuration, and by nothing else;
-//! nothing here writes it.
+//! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the configuration, and written by what the API
+//! changes: first beside it, then put in its place, so that every reader finds the one list or the other.
 
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
+use ::upstream::{Done, Group, Host, Keep, Peer, Peers, SideOf};
 use conf::plain::{self, Unread};
 use conf::{Fault, Line, ScopeRef, Setting, Word};
+use framework::address;
 use framework::compile::Compiler;
-use logs::Errno;
+use framework::generation::Generation;
+use framework::service::{Running, Service};
+use logs::{Errno, Printable};
 
 use super::protocol::BLOCKS;
+use super::servers::{NO_PORT, hash_of};
 
 /// `state file`
 pub(super) static STATE: Setting<Word> =
     Setting::new("state", &["file"], |setter| setter.word().cloned())
         .contexts(BLOCKS)
-        .manual("A file with the servers of the group, a line `server address [parameters];` for each, in the place of such lines in the block. A file that is not there is a group without servers. It is read when the configuration is: nothing changes it yet but an editor.");
+        .manual("A file with the servers of the group, a line `server address [parameters];` for each, in the place of such lines in the block. A file that is not there is a group without servers. It is read when the configuration is, and written again with each change that `api` makes: the user of the workers must be able to make files in its folder.");
 
 /// The lines of servers of a block: its own, or those of its file.
 pub(super) fn servers(
@@ -32,7 +40,7 @@ pub(super) fn servers(
         let text = "\"server\" directive is incompatible with \"state\" directive";
         return Err(Fault::at(&line.name, text));
     }
-    let path: PathBuf = compiler.path(file.path());
+    let path = compiler.path(file.path());
     match plain::lines(&path, compiler.files) {
         Ok(lines) => match lines.iter().find(|line| !line.is("server")) {
             None => Ok(Some(lines)),
@@ -53,5 +61,249 @@ pub(super) fn servers(
             Err(Fault::at(&file, text))
         }
         Err(Unread::Malformed(fault)) => Err(*fault),
+    }
+}
+
+/// Where the servers of a block are written down; `None` where that is in the configuration itself.
+pub(super) fn kept(
+    compiler: &Compiler<'_>,
+    block: ScopeRef<'_>,
+    default_port: Option<u16>,
+) -> Result<Option<Box<dyn Keep>>, Fault> {
+    let file = block.own(&STATE)?;
+    Ok(file.map(|file| -> Box<dyn Keep> {
+        Box::new(StateFile {
+            path: compiler.path(file.path()),
+            default_port: default_port.unwrap_or(NO_PORT),
+        })
+    }))
+}
+
+/// The file of a group.
+#[derive(Debug)]
+struct StateFile {
+    path: PathBuf,
+    default_port: u16,
+}
+
+impl Keep for StateFile {
+    fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()> {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let beside = self.path.with_file_name(name);
+        let written = File::create(&beside).and_then(|mut file| {
+            file.write_all(&text(peers, hosts, self.default_port))?;
+            file.sync_all()
+        });
+        let placed = written.and_then(|()| fs::rename(&beside, &self.path));
+        placed.inspect_err(|_| {
+            // What could not be written whole is of no use; where it could not be made, it is not there.
+            let _ = fs::remove_file(&beside);
+        })
+    }
+
+    fn has(&self, peers: &Peers, hosts: &[Host]) -> bool {
+        fs::read(&self.path).is_ok_and(|known| known == text(peers, hosts, self.default_port))
+    }
+}
+
+/// Tells, once a configuration is in force, what it has undone of what had been changed and not been written down.
+pub(super) struct Undone {
+    pub(super) groups: Vec<Arc<Group>>,
+    /// See [`Upstreams::BLOCK`](super::Upstreams::BLOCK).
+    pub(super) block: &'static str,
+}
+
+impl Service for Undone {
+    fn key(&self) -> String {
+        format!("changes of upstreams of {}", self.block)
+    }
+
+    fn start(&self, _: &Arc<Generation>, _: Option<Running>) -> Option<Running> {
+        for group in &self.groups {
+            let name = Printable(&group.name);
+            for (server, done) in group.roster().undone() {
+                let server = Printable(&server);
+                let undone = match done {
+                    Done::Added => "is gone, which the api had added",
+                    Done::Changed => "is as configured, which the api had changed",
+                    Done::Removed => "is back, which the api had removed",
+                };
+                logs::event!(
+                    Warn,
+                    "server {server} of upstream \"{name}\" {undone}: there is no \"state\" file"
+                );
+            }
+        }
+        Some(Box::new(()))
+    }
+}
+
+/// The lines of a file.
+fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
+    let mut out = Vec::new();
+    for side in [SideOf::Peers, SideOf::Backups] {
+        for peer in peers.written(side) {
+            // A name that the configuration has stands for all its addresses, of which some may have been changed.
+            let is_address = |server: &[u8]| {
+                let written = address::parse(server).ok();
+                written.is_some_and(|written| written.literal(default_port).is_some())
+            };
+            let server = match is_address(&peer.server) {
+                true => &peer.server,
+                false => &peer.name,
+            };
+            let id = (peer.id != hash_of(&peer.name)).then_some(&peer.id[..]);
+            line(server, peer, side, id, &mut out);
+        }
+    }
+    for host in hosts {
+        let mut server = host.name.to_vec();
+        if host.service.is_none() {
+            server.extend_from_slice(format!(":{}", host.port).as_bytes());
+        }
+        let at = out.len();
+        line(
+            &server,
+            &host.template,
+            host.side,
+            host.route.as_deref(),
+            &mut out,
+        );
+        out.truncate(out.len().max(at + 2) - 2); // without ";\n"
+        out.extend_from_slice(b" resolve");
+        if let Some(service) = &host.service {
+            parameter(b"service", service, &mut out);
+        }
+        out.extend_from_slice(b";\n");
+    }
+    out
+}
+
+/// A line of `server`, with what is not as it is where nothing is written.
+fn line(server: &[u8], peer: &Peer, side: SideOf, id: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"server ");
+    quoted(server, out);
+    let mut number = |name: &str, value: u64, usual: u64| {
+        if value != usual {
+            out.extend_from_slice(format!(" {name}={value}").as_bytes());
+        }
+    };
+    number("weight", u64::try_from(peer.weight).unwrap_or(1), 1);
+    number("max_conns", peer.max_conns as u64, 0);
+    number("max_fails", peer.max_fails, 1);
+    if let Some(id) = peer.number {
+        out.extend_from_slice(format!(" id={id}").as_bytes());
+    }
+    if peer.fail_timeout != Duration::from_secs(10) {
+        out.extend_from_slice(format!(" fail_timeout={}s", peer.fail_timeout.as_secs()).as_bytes());
+    }
+    if !peer.slow_start.is_zero() {
+        let slow_start = peer.slow_start.as_millis();
+        out.extend_from_slice(format!(" slow_start={slow_start}ms").as_bytes());
+    }
+    if let Some(id) = id {
+        parameter(b"route", id, out);
+    }
+    let flags = [
+        (side == SideOf::Backups, "backup"),
+        (peer.down, "down"),
+        (peer.draining, "drain"),
+    ];
+    for (_, flag) in flags.iter().filter(|(is_set, _)| *is_set) {
+        out.push(b' ');
+        out.extend_from_slice(flag.as_bytes());
+    }
+    out.extend_from_slice(b";\n");
+}
+
+fn parameter(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.push(b' ');
+    quoted(&[name, b"=", value].concat(), out);
+}
+
+/// A word of a configuration, whatever bytes it has.
+fn quoted(word: &[u8], out: &mut Vec<u8>) {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".:-_=/[]".contains(byte);
+    if word.iter().all(is_plain) {
+        out.extend_from_slice(word);
+        return;
+    }
+    out.push(b'"');
+    for byte in word {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ::upstream::{Method, Side};
+    use engine::net::Address;
+
+    use super::*;
+
+    fn peer(address: &str, change: impl FnOnce(&mut Peer)) -> Peer {
+        let mut peer = Peer::new(match address.strip_prefix("unix:") {
+            Some(path) => Address::Unix(path.into()),
+            None => Address::Inet(address.parse().unwrap()),
+        });
+        peer.id = hash_of(&peer.name);
+        change(&mut peer);
+        peer
+    }
+
+    fn peers() -> Peers {
+        let primary = [
+            peer("10.0.0.1:80", |peer| peer.server = "10.0.0.1".into()),
+            peer("10.0.0.2:81", |peer| {
+                (peer.weight, peer.max_conns, peer.max_fails) = (5, 7, 0);
+                peer.fail_timeout = Duration::from_secs(60);
+                peer.slow_start = Duration::from_millis(1500);
+                peer.id = "a;b\"c".into();
+                peer.down = true;
+            }),
+            peer("10.0.0.3:80", |peer| peer.server = "by-name.example".into()),
+        ];
+        let backup = [peer("unix:/run/a b", |peer| peer.draining = true)];
+        Peers::new(Side::new(primary), Side::new(backup), Method::RoundRobin)
+    }
+
+    #[test]
+    fn lines_of_a_file() {
+        let written = String::from_utf8(text(&peers(), &[], 80)).unwrap();
+        assert_eq!(
+            written,
+            "server 10.0.0.1;\n\
+             server 10.0.0.2:81 weight=5 max_conns=7 max_fails=0 fail_timeout=60s slow_start=1500ms \
+             \"route=a;b\\\"c\" down;\n\
+             server 10.0.0.3:80;\n\
+             server \"unix:/run/a b\" backup drain;\n"
+        );
+    }
+
+    #[test]
+    fn a_file_is_written_whole_or_not_at_all() {
+        let folder = std::env::temp_dir().join(format!("state-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = StateFile {
+            path: folder.join("servers"),
+            default_port: 80,
+        };
+        assert!(!file.has(&peers(), &[]));
+        file.write(&peers(), &[]).unwrap();
+        assert!(file.has(&peers(), &[]));
+        // Where the name beside it is a folder, nothing can be written.
+        fs::create_dir(folder.join("servers.new")).unwrap();
+        let empty = Peers::new(Side::default(), Side::default(), Method::RoundRobin);
+        assert!(file.write(&empty, &[]).is_err());
+        assert!(file.has(&peers(), &[]), "the file is as it was");
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(!Path::new(&folder).exists());
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of everything together, in memory: what a client gets on the wire is for the tests of the program.
 
+mod api;
 mod filters;
 mod handlers;
 mod handshake;

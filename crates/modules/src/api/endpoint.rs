@@ -1,0 +1,213 @@
+//! What paths below the API's location name.
+
+use proto::method::Method;
+
+use super::failure::Failure;
+
+/// The versions that are answered.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u8> = 4..=9;
+
+/// What a request is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    /// The list of versions.
+    Versions,
+    /// The list of what there is in a version.
+    Root,
+    /// The server itself.
+    Nginx,
+    /// Connections of clients.
+    Connections,
+    /// The list of what there is of HTTP.
+    Http,
+    /// Requests of clients.
+    HttpRequests,
+    /// The list of what there is of TCP and UDP.
+    Stream,
+    /// Groups of servers of a block, `http` or `stream`.
+    Upstreams(&'static str, OfUpstreams),
+}
+
+/// Groups of servers, or something of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OfUpstreams {
+    /// All of them.
+    All,
+    /// The one of this name.
+    Group(Vec<u8>),
+    /// The configuration of its servers.
+    Servers(Vec<u8>),
+    /// The configuration of one of them.
+    Server(Vec<u8>, u64),
+}
+
+/// An endpoint of a version of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) version: u8,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Endpoint {
+    /// What there is in a version.
+    pub(super) const ROOT: &[&str] = &["nginx", "connections", "http", "stream"];
+
+    /// What there is of HTTP.
+    pub(super) const OF_HTTP: &[&str] = &["requests", "upstreams"];
+
+    /// What there is of TCP and UDP.
+    pub(super) const OF_STREAM: &[&str] = &["upstreams"];
+
+    /// The endpoint that the path behind the location's own name leads to. A slash at its end makes no difference.
+    pub(super) fn parse(path: &[u8]) -> Result<Asked, Failure> {
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let mut parts = path.split(|byte| *byte == b'/');
+        let version = match parts.next() {
+            None | Some(b"") => {
+                return Ok(Asked {
+                    version: *VERSIONS.end(),
+                    endpoint: Endpoint::Versions,
+                });
+            }
+            Some(version) => version_of(version).ok_or(Failure::UnknownVersion)?,
+        };
+        let parts: Vec<&[u8]> = parts.collect();
+        let endpoint = match parts.as_slice() {
+            [] => Endpoint::Root,
+            [b"nginx"] => Endpoint::Nginx,
+            [b"connections"] => Endpoint::Connections,
+            [b"http"] => Endpoint::Http,
+            [b"http", b"requests"] => Endpoint::HttpRequests,
+            [b"http", b"upstreams", rest @ ..] => {
+                Endpoint::Upstreams("http", OfUpstreams::parse(rest)?)
+            }
+            [b"stream"] => Endpoint::Stream,
+            [b"stream", b"upstreams", rest @ ..] => {
+                Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
+            }
+            _ => return Err(Failure::PathNotFound),
+        };
+        Ok(Asked { version, endpoint })
+    }
+
+    /// Whether a body says what a request of this method wants.
+    pub(super) fn takes_body(method: Method) -> bool {
+        matches!(method, Method::Post | Method::Patch)
+    }
+
+    /// The methods that it has.
+    pub(super) fn methods(&self) -> &'static str {
+        match self {
+            Endpoint::Versions
+            | Endpoint::Root
+            | Endpoint::Nginx
+            | Endpoint::Http
+            | Endpoint::Stream => "GET, HEAD",
+            Endpoint::Connections | Endpoint::HttpRequests => "GET, HEAD, DELETE",
+            Endpoint::Upstreams(_, of) => match of {
+                OfUpstreams::All => "GET, HEAD",
+                OfUpstreams::Group(_) => "GET, HEAD, DELETE",
+                OfUpstreams::Servers(_) => "GET, HEAD, POST",
+                OfUpstreams::Server(..) => "GET, HEAD, PATCH, DELETE",
+            },
+        }
+    }
+}
+
+impl OfUpstreams {
+    fn parse(path: &[&[u8]]) -> Result<OfUpstreams, Failure> {
+        match path {
+            [] => Ok(OfUpstreams::All),
+            [name] => Ok(OfUpstreams::Group(name.to_vec())),
+            [name, b"servers"] => Ok(OfUpstreams::Servers(name.to_vec())),
+            [name, b"servers", id] => {
+                let id = number(id).ok_or(Failure::BadServerId)?;
+                Ok(OfUpstreams::Server(name.to_vec(), id))
+            }
+            _ => Err(Failure::PathNotFound),
+        }
+    }
+}
+
+fn version_of(text: &[u8]) -> Option<u8> {
+    let version = u8::try_from(number(text)?).ok()?;
+    (VERSIONS.contains(&version) && text.len() == 1).then_some(version)
+}
+
+/// A number in digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(path: &str) -> Result<(u8, Endpoint), Failure> {
+        Endpoint::parse(path.as_bytes()).map(|asked| (asked.version, asked.endpoint))
+    }
+
+    #[test]
+    fn paths_lead_to_endpoints() {
+        let group = || b"backend".to_vec();
+        for (path, version, endpoint) in [
+            ("", 9, Endpoint::Versions),
+            ("/", 9, Endpoint::Versions),
+            ("9", 9, Endpoint::Root),
+            ("/4/", 4, Endpoint::Root),
+            ("/9/nginx", 9, Endpoint::Nginx),
+            ("/9/connections/", 9, Endpoint::Connections),
+            ("/8/http/requests", 8, Endpoint::HttpRequests),
+            (
+                "/9/http/upstreams/",
+                9,
+                Endpoint::Upstreams("http", OfUpstreams::All),
+            ),
+            (
+                "/9/http/upstreams/backend",
+                9,
+                Endpoint::Upstreams("http", OfUpstreams::Group(group())),
+            ),
+            (
+                "/9/http/upstreams/backend/servers/",
+                9,
+                Endpoint::Upstreams("http", OfUpstreams::Servers(group())),
+            ),
+            (
+                "/9/http/upstreams/backend/servers/12",
+                9,
+                Endpoint::Upstreams("http", OfUpstreams::Server(group(), 12)),
+            ),
+        ] {
+            assert_eq!(parsed(path), Ok((version, endpoint)), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere() {
+        for version in [
+            "3",
+            "10",
+            "09",
+            "x",
+            "-9",
+            "+9",
+            "265",
+            "99999999999999999999",
+        ] {
+            let path = format!("/{version}/nginx");
+            assert_eq!(parsed(&path), Err(Failure::UnknownVersion), "{path}");
+        }
+        for path in ["/9/x", "/9/nginx/x", "/9/http/x", "/9/http/upstreams/a/b"] {
+            assert_eq!(parsed(path), Err(Failure::PathNotFound), "{path}");
+        }
+        // One that wraps is none.
+        for id in ["x", "-1", "+1", "", "18446744073709551616", "1e3", "0x1"] {
+            let path = format!("/9/http/upstreams/a/servers/{id}/");
+            assert_eq!(parsed(&path), Err(Failure::BadServerId), "{path}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Servers of a group, as requests add, change and remove them.
+
+use std::time::Duration;
+
+use ::upstream::{Asked, Edit, Member, Patch, Peer, Refusal, SideOf};
+use bytes::Bytes;
+use conf::parse;
+use engine::net::Address;
+use framework::address;
+use http::log;
+use http::request::Request;
+use rules::upstream::{Block, hash_of, route_of};
+use serde_json::{Map, Value};
+
+use super::failure::Failure;
+
+/// The greatest weight that a server is given: what a group does for each part of one has an end then.
+const WEIGHT_MAX: u64 = 65_535;
+
+/// What a body says of a server.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    patch: Patch,
+    side: Option<SideOf>,
+    id: Option<u64>,
+    /// Its members as they came, for the log.
+    text: String,
+}
+
+impl Written {
+    /// Reads the body of a request.
+    pub(super) fn parse(body: &[u8], default_port: Option<u16>) -> Result<Written, Failure> {
+        let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| Failure::Json)?;
+        let mut written = Written::default();
+        for (name, value) in &body {
+            if value.is_object() || value.is_array() {
+                return Err(Failure::Nested);
+            }
+            written.take(name, value, default_port)?;
+        }
+        let (drain, down) = (flag(&body, "drain")?, flag(&body, "down")?);
+        written.patch.standing = match (drain, down) {
+            (_, Some(true)) => Some(Asked::Never),
+            (Some(true), _) => Some(Asked::ByName),
+            (None, None) => None,
+            _ => Some(Asked::Always),
+        };
+        written.text = Value::Object(body).to_string();
+        Ok(written)
+    }
+
+    fn take(
+        &mut self,
+        name: &str,
+        value: &Value,
+        default_port: Option<u16>,
+    ) -> Result<(), Failure> {
+        let patch = &mut self.patch;
+        match name {
+            "server" => {
+                let text = value
+                    .as_str()
+                    .ok_or(Failure::BadValue("server", "UpstreamConfFormatError"))?;
+                patch.address = Some(address_of(text, default_port)?);
+            }
+            "weight" => {
+                let weight = value
+                    .as_u64()
+                    .filter(|weight| (1..=WEIGHT_MAX).contains(weight));
+                let weight = weight.and_then(|weight| i64::try_from(weight).ok());
+                patch.weight =
+                    Some(weight.ok_or(Failure::BadValue("weight", "UpstreamBadWeight"))?);
+            }
+            "max_conns" => {
+                let most = value.as_u64().and_then(|most| usize::try_from(most).ok());
+                patch.max_conns =
+                    Some(most.ok_or(Failure::BadValue("max_conns", "UpstreamBadMaxConns"))?);
+            }
+            "max_fails" => {
+                let most = value.as_u64();
+                patch.max_fails =
+                    Some(most.ok_or(Failure::BadValue("max_fails", "UpstreamBadMaxFails"))?);
+            }
+            "fail_timeout" => {
+                let time = text_of(value).and_then(parse::time_seconds);
+                let time = time.map(Duration::from_secs);
+                patch.fail_timeout =
+                    Some(time.ok_or(Failure::BadValue("fail_timeout", "UpstreamBadFailTimeout"))?);
+            }
+            "slow_start" => {
+                let time = text_of(value).and_then(parse::time_milliseconds);
+                let time = time.map(Duration::from_millis);
+                patch.slow_start =
+                    Some(time.ok_or(Failure::BadValue("slow_start", "UpstreamBadSlowStart"))?);
+            }
+            "route" => {
+                let route = text_of(value).filter(|route| !route.contains(&0));
+                let route = route.ok_or(Failure::BadValue("route", "UpstreamBadRoute"))?;
+                // An empty one, as it is shown where there is none, takes it away.
+                patch.id = Some(match route {
+                    b"" => Bytes::new(),
+                    route => {
+                        let bad = |_| Failure::BadValue("route", "UpstreamBadRoute");
+                        route_of(route).map_err(bad)?
+                    }
+                });
+            }
+            "backup" => {
+                let is_backup = value
+                    .as_bool()
+                    .ok_or(Failure::BadValue("backup", "UpstreamConfFormatError"))?;
+                self.side = Some(match is_backup {
+                    true => SideOf::Backups,
+                    false => SideOf::Peers,
+                });
+            }
+            "id" => {
+                let id = value.as_u64();
+                self.id = Some(id.ok_or(Failure::BadValue("id", "UpstreamConfFormatError"))?);
+            }
+            "service" => match value.as_str() {
+                Some("") => return Err(Failure::BadValue("service", "UpstreamBadService")),
+                Some(_) => return Err(Failure::NoResolver),
+                None => return Err(Failure::BadValue("service", "UpstreamConfFormatError")),
+            },
+            "down" | "drain" => {}
+            other => return Err(Failure::UnknownParameter(other.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+fn flag(body: &Map<String, Value>, name: &'static str) -> Result<Option<bool>, Failure> {
+    match body.get(name) {
+        None => Ok(None),
+        Some(value) => match value.as_bool() {
+            Some(flag) => Ok(Some(flag)),
+            None => Err(Failure::BadValue(name, "UpstreamConfFormatError")),
+        },
+    }
+}
+
+fn text_of(value: &Value) -> Option<&[u8]> {
+    value.as_str().map(str::as_bytes)
+}
+
+/// The address that is written, and how it is written.
+fn address_of(text: &str, default_port: Option<u16>) -> Result<(Address, Bytes), Failure> {
+    if text.contains('\0') {
+        return Err(Failure::BadAddress("invalid host".to_owned()));
+    }
+    let written = address::parse(text.as_bytes());
+    let written = written.map_err(|error| Failure::BadAddress(error.to_owned()))?;
+    let is_port_missing = default_port.is_none() && written.port.is_none() && !written.unix;
+    if is_port_missing {
+        return Err(Failure::BadAddress("no port".to_owned()));
+    }
+    let address = written.literal(default_port.unwrap_or_default());
+    let address = address.ok_or(Failure::NoResolver)?;
+    let server = Bytes::from(address.to_string());
+    Ok((address, server))
+}
+
+/// A group that may be changed.
+fn changeable(block: &Block) -> Result<(), Failure> {
+    match &block.zone {
+        Some(_) => Ok(()),
+        None => Err(Failure::UpstreamStatic),
+    }
+}
+
+/// Adds a server.
+pub(super) async fn add(
+    request: &Request,
+    block: &Block,
+    written: Written,
+    user: &Bytes,
+) -> Result<Member, Failure> {
+    changeable(block)?;
+    if written.id.is_some() {
+        return Err(Failure::UnknownParameter("id".to_owned()));
+    }
+    let roster = block.group.roster();
+    let side = written.side.unwrap_or(SideOf::Peers);
+    if side == SideOf::Backups && !roster.method().takes_backups() {
+        return Err(Failure::NoBackup(name_of(block)));
+    }
+    let mut patch = written.patch;
+    let (address, server) = patch.address.take().ok_or(Failure::MissingServer)?;
+    let mut peer = Peer::new(address);
+    peer.server = server;
+    named(&peer.name, &mut patch);
+    peer.id = hash_of(&peer.name);
+    peer.patch(&patch);
+    roster.prepare(&mut peer);
+    let member = edit(block, Edit::Add(Box::new(peer), side)).await?;
+    let what = format_args!("added with {}", written.text);
+    tell(request, block, member.number, &member.peer, what, user);
+    Ok(member)
+}
+
+/// Changes a server.
+pub(super) async fn change(
+    request: &Request,
+    block: &Block,
+    id: u64,
+    written: Written,
+    user: &Bytes,
+) -> Result<Member, Failure> {
+    changeable(block)?;
+    let member = find(block, id)?;
+    // What cannot be changed may be said as it is.
+    if written.side.is_some_and(|side| side != member.side) {
+        return Err(Failure::BadValue("backup", "UpstreamConfFormatError"));
+    }
+    if written.id.is_some_and(|written| written != id) {
+        return Err(Failure::BadValue("id", "UpstreamConfFormatError"));
+    }
+    let mut patch = written.patch;
+    if let Some((address, _)) = &patch.address {
+        let name = Bytes::from(address.to_string());
+        let has_route = member.peer.id != hash_of(&member.peer.name);
+        if !has_route && patch.id.is_none() {
+            patch.id = Some(hash_of(&name));
+        }
+        named(&name, &mut patch);
+    } else {
+        named(&member.peer.name, &mut patch);
+    }
+    let member = edit(block, Edit::Change(id, Box::new(patch))).await?;
+    let what = format_args!("changed by {}", written.text);
+    tell(request, block, id, &member.peer, what, user);
+    Ok(member)
+}
+
+/// Without a route, a server is named by its address.
+fn named(name: &[u8], patch: &mut Patch) {
+    if patch.id.as_ref().is_some_and(Bytes::is_empty) {
+        patch.id = Some(hash_of(name));
+    }
+}
+
+/// Removes a server.
+pub(super) async fn remove(
+    request: &Request,
+    block: &Block,
+    id: u64,
+    user: &Bytes,
+) -> Result<(), Failure> {
+    changeable(block)?;
+    find(block, id)?;
+    let member = edit(block, Edit::Remove(id)).await?;
+    let what = format_args!("removed");
+    tell(request, block, id, &member.peer, what, user);
+    Ok(())
+}
+
+/// The server of this number.
+pub(super) fn find(block: &Block, id: u64) -> Result<Member, Failure> {
+    let roster = block.group.roster();
+    let members = roster.members().into_iter();
+    let found = members.into_iter().find(|member| member.number == id);
+    found.ok_or_else(
+        || match roster.parents().iter().any(|(number, _)| *number == id) {
+            true => Failure::ServerImmutable(id),
+            false => Failure::ServerNotFound(id),
+        },
+    )
+}
+
+/// Writing a file may take its time, and whoever comes meanwhile waits.
+async fn edit(block: &Block, edit: Edit) -> Result<Member, Failure> {
+    let roster = block.group.roster();
+    let id = match &edit {
+        Edit::Add(..) => 0,
+        Edit::Change(id, _) | Edit::Remove(id) => *id,
+    };
+    let now = engine::now();
+    let done = match roster.is_kept() {
+        true => {
+            let roster = roster.clone();
+            engine::blocking_long(move || roster.edit(edit, now)).await
+        }
+        false => roster.edit(edit, now),
+    };
+    done.map_err(|refusal| match refusal {
+        Refusal::NotFound => Failure::ServerNotFound(id),
+        Refusal::Immutable => Failure::ServerImmutable(id),
+        Refusal::WeightImmutable => Failure::WeightImmutable(id),
+        Refusal::Exists => Failure::EntryExists,
+        Refusal::Full => Failure::OutOfMemory(name_of(block)),
+        Refusal::Unwritten(error) => {
+            let (name, error) = (log::Printable(&block.group.name), log::Errno(&error));
+            log::event!(
+                Crit,
+                "state of upstream \"{name}\" could not be written {error}"
+            );
+            Failure::StateNotWritten
+        }
+    })
+}
+
+fn name_of(block: &Block) -> String {
+    String::from_utf8_lossy(&block.group.name).into_owned()
+}
+
+/// Who has done what: the line names the client beside that.
+fn tell(
+    request: &Request,
+    block: &Block,
+    id: u64,
+    peer: &Peer,
+    what: std::fmt::Arguments<'_>,
+    user: &Bytes,
+) {
+    let by = match user.is_empty() {
+        true => String::new(),
+        false => format!(", by user \"{}\"", log::Printable(user)),
+    };
+    log::error!(
+        request,
+        Notice,
+        "api: server {} ({id}) of upstream \"{}\" {what}{by}",
+        log::Printable(&peer.name),
+        log::Printable(&block.group.name)
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes by nginx.org's description of the API.
+    #[test]
+    fn bodies_that_are_refused() {
+        let format = "UpstreamConfFormatError";
+        for (body, expected) in [
+            ("", Failure::Json),
+            ("[]", Failure::Json),
+            ("{", Failure::Json),
+            ("{\"weight\":1}x", Failure::Json),
+            ("{\"weight\":{}}", Failure::Nested),
+            ("{\"server\":[\"a\"]}", Failure::Nested),
+            ("{\"x\":1}", Failure::UnknownParameter("x".into())),
+            ("{\"server\":1}", Failure::BadValue("server", format)),
+            ("{\"down\":\"yes\"}", Failure::BadValue("down", format)),
+            ("{\"drain\":1}", Failure::BadValue("drain", format)),
+            ("{\"backup\":null}", Failure::BadValue("backup", format)),
+            (
+                "{\"server\":\"127.0.0.1:0\"}",
+                Failure::BadAddress("invalid port".into()),
+            ),
+            ("{\"server\":\"example.org\"}", Failure::NoResolver),
+            (
+                "{\"weight\":0}",
+                Failure::BadValue("weight", "UpstreamBadWeight"),
+            ),
+            (
+                "{\"weight\":1.5}",
+                Failure::BadValue("weight", "UpstreamBadWeight"),
+            ),
+            (
+                "{\"weight\":65536}",
+                Failure::BadValue("weight", "UpstreamBadWeight"),
+            ),
+            (
+                "{\"max_conns\":-1}",
+                Failure::BadValue("max_conns", "UpstreamBadMaxConns"),
+            ),
+            (
+                "{\"max_fails\":18446744073709551616}",
+                Failure::BadValue("max_fails", "UpstreamBadMaxFails"),
+            ),
+            (
+                "{\"fail_timeout\":\"1x\"}",
+                Failure::BadValue("fail_timeout", "UpstreamBadFailTimeout"),
+            ),
+            (
+                "{\"slow_start\":5}",
+                Failure::BadValue("slow_start", "UpstreamBadSlowStart"),
+            ),
+            (
+                "{\"route\":\"123456789012345678901234567890123\"}",
+                Failure::BadValue("route", "UpstreamBadRoute"),
+            ),
+            (
+                "{\"service\":\"\"}",
+                Failure::BadValue("service", "UpstreamBadService"),
+            ),
+        ] {
+            assert_eq!(
+                Written::parse(body.as_bytes(), Some(80)).unwrap_err(),
+                expected,
+                "{body}"
+            );
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(
+            Written::parse(deep.as_bytes(), Some(80)).unwrap_err(),
+            Failure::Json
+        );
+    }
+
+    #[test]
+    fn a_server_is_asked_always_by_name_or_never() {
+        for (body, expected) in [
+            ("{}", None),
+            ("{\"down\":true}", Some(Asked::Never)),
+            ("{\"down\":true,\"drain\":true}", Some(Asked::Never)),
+            ("{\"drain\":true,\"down\":false}", Some(Asked::ByName)),
+            ("{\"down\":false}", Some(Asked::Always)),
+            ("{\"drain\":false}", Some(Asked::Always)),
+        ] {
+            let written = Written::parse(body.as_bytes(), Some(80)).unwrap();
+            assert_eq!(written.patch.standing, expected, "{body}");
+        }
+    }
+}

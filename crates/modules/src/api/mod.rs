@@ -1,0 +1,340 @@
+//! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus documents it.
+//!
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. [`endpoint`] says what a path is about, `show` writes
+//! objects with the fields that are asked for, a file each what there is to show: `server`, `upstreams`. `members` changes
+//! servers of groups; [`protection`] says who may. [`failure`] has what is answered where something is wrong.
+//! Described in docs/api.md.
+
+mod endpoint;
+mod failure;
+mod members;
+mod protection;
+mod server;
+mod show;
+mod upstreams;
+
+use std::sync::Arc;
+
+use base::json;
+use bytes::Bytes;
+use conf::{
+    Arity, Contexts, Declared, Diagnostic, Fault, Inherit, ScopeRef, Setter, Setting, Template,
+    Word,
+};
+use framework::compile::Compiler;
+use framework::generation::Generation;
+use framework::zone::SIZE_MIN;
+use http::body;
+use http::exchange::{Abort, Exchange};
+use http::location::LocationName;
+use http::log;
+use http::module::{Content, Handle, Ran, Shortcut, Told};
+use http::output::{self, Body};
+use http::plan_builder::PlanBuilder;
+use http::request::{Request, Step};
+use http::slots::PlanSlot;
+use http::text::Text;
+use http::variables::Compiling as _;
+use proto::method::Method;
+
+use self::endpoint::{Asked, Endpoint, OfUpstreams, VERSIONS};
+use self::failure::Failure;
+use self::members::Written;
+use self::protection::Protection;
+use self::server::{Counted, Loaded, RESETS, Resets};
+use self::show::Fields;
+
+/// `api [write=on|off]`
+pub static API: Setting<bool> = Setting::new("api", &["[write=on | write=off]"], writes)
+    .contexts(Contexts::LOCATION)
+    .arity(Arity::between(0, 1))
+    .inherit(Inherit::Handler)
+    .manual(
+        "Answers requests below this location by the API of NGINX Plus, versions 4 to 9: what the server does, and how the servers of \
+         its groups do, as JSON. With `write=on` servers of groups with a `zone` are added, changed and removed by POST, PATCH and \
+         DELETE, and counters are reset; changes outlive a reload where the group has a `state` file. A change is refused (403) \
+         unless something protects the location: `deny all`, `auth_basic`, `auth_request`, `ssl_verify_client on`, an address of \
+         loopback or a Unix socket; and where a page of another site asks for it. `Host` must be an address, `localhost` or a name of \
+         `server_name`. Each change is a line of the error log at notice. See docs/api.md.",
+    );
+
+/// Directives of this module, for the table.
+pub const DIRECTIVES: &[&dyn Declared] = &[&API];
+
+fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
+    match setter.args() {
+        [] => Ok(false),
+        [word, ..] => match &*word.bytes {
+            b"write=on" => Ok(true),
+            b"write=off" => Ok(false),
+            _ => Err(Fault::invalid_parameter(word)),
+        },
+    }
+}
+
+/// Declares what outlives a reload, where the configuration says `api` anywhere.
+pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
+    let root = http.tree().root();
+    if root.tree().scopes().any(|scope| scope.writes(DIRECTIVES)) {
+        let mut zones = compiler.zones.borrow_mut();
+        // No other zone has the name.
+        let _ = zones.declare::<Resets>(RESETS, SIZE_MIN, ());
+    }
+}
+
+/// Adds to the generation when it was made.
+pub fn add(_: &Compiler<'_>, generation: &mut Generation) {
+    generation.add(Loaded::now());
+}
+
+/// What protects the scope of a plan.
+static PROTECTION: PlanSlot<Protection> = PlanSlot::new();
+
+/// What [`register`] says of shortcuts.
+pub const SHORTCUTS: &[Told] = &[Told::Never("it answers itself")];
+
+/// Keeps what protects a scope in which the API answers: also one for other methods than the location's.
+pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    if let Ok(Some(_)) = plan.scope.written(&API) {
+        let protection = Protection::of(plan.compiler, plan.scope);
+        let protection = protection
+            .map_err(|fault| plan.compiler.report(fault))
+            .ok()?;
+        plan.keep(&PROTECTION, &Arc::new(protection));
+        plan.shortcut(Shortcut::Never);
+    }
+    Some(())
+}
+
+/// What answers where `api` stands.
+pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
+    let Some(writes) = scope.own(&API)? else {
+        return Ok(None);
+    };
+    let lines = scope.own_lines(&API.spec);
+    let position = lines.first().map(|line| line.position);
+    let prefix = match scope.line().map(LocationName::parse).transpose()? {
+        Some(LocationName::Exact(name) | LocationName::Prefix { name, .. }) => name,
+        _ => {
+            let text = "\"api\" must stand in a location that is given by a prefix";
+            let fault = Fault::new(text);
+            return Err(match position {
+                Some(position) => fault.or_at(position),
+                None => fault,
+            });
+        }
+    };
+    if !Protection::of(compiler, scope)?.is_there() {
+        let consequence = match writes {
+            true => "anyone may read it, and changes of what is not protected are refused",
+            false => "anyone may read it",
+        };
+        let text = format!("\"api\" is not protected: {consequence}");
+        compiler.diagnose(Diagnostic::warn(text, position));
+    }
+    let text = |variable: &str| {
+        let word = Word {
+            bytes: variable.as_bytes().into(),
+            quoted: false,
+            position: position.unwrap_or_default(),
+        };
+        Template::parse(&word).map(|template| compiler.text(&template))
+    };
+    Ok(Some(Content {
+        stays_in_limit_except: true,
+        ..Content::of(Api {
+            writes,
+            prefix,
+            request_id: text("$request_id")?,
+            user: text("$remote_user")?,
+        })
+    }))
+}
+
+/// The API in one location.
+struct Api {
+    writes: bool,
+    /// The location's name: what stands behind it in a URI is the API's.
+    prefix: Bytes,
+    request_id: Text,
+    user: Text,
+}
+
+impl Handle for Api {
+    fn run<'a>(&'a self, request: &'a mut Request, exchange: &'a mut Exchange) -> Ran<'a> {
+        Ran::wait(async move {
+            match self.answer(request, exchange).await? {
+                Ok(Answer::Json(status, json)) => {
+                    let content_type = Bytes::from_static(b"application/json");
+                    let json = Bytes::from(json.into_bytes());
+                    // What is true now is not true later.
+                    request.response.add("Cache-Control", "no-store");
+                    Ok(output::page(request, status, content_type, json))
+                }
+                Ok(Answer::Nothing) => {
+                    request.response.status = 204;
+                    Ok(Step::Respond(Body::Empty))
+                }
+                Err(failure) => Ok(failure::respond(request, &failure, &self.request_id)),
+            }
+        })
+    }
+}
+
+/// What is answered.
+enum Answer {
+    /// A document, under this status.
+    Json(u16, json::Writer),
+    /// It is done, and there is nothing to say.
+    Nothing,
+}
+
+impl Api {
+    async fn answer(
+        &self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<Result<Answer, Failure>, Abort> {
+        let asked = match self.judge(request) {
+            Ok(asked) => asked,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if matches!(request.method, Method::Get | Method::Head) {
+            return Ok(show(request, &asked));
+        }
+        let body = match Endpoint::takes_body(request.method) {
+            true => match read_body(request, exchange).await? {
+                Ok(body) => body,
+                Err(failure) => return Ok(Err(failure)),
+            },
+            false => Bytes::new(),
+        };
+        let user = self.user.evaluate(request);
+        Ok(change(request, &asked, &body, &user).await)
+    }
+
+    /// What is asked for, if that may be.
+    fn judge(&self, request: &Request) -> Result<Asked, Failure> {
+        protection::check_host(request)?;
+        let path = request.uri.strip_prefix(&self.prefix[..]);
+        let asked = Endpoint::parse(path.ok_or(Failure::PathNotFound)?)?;
+        if matches!(request.method, Method::Get | Method::Head) {
+            return Ok(asked);
+        }
+        let methods = match self.writes {
+            true => asked.endpoint.methods(),
+            false => "GET, HEAD",
+        };
+        let mut allowed = methods.split(", ");
+        if !allowed.any(|method| method == request.method.name()) {
+            return Err(Failure::MethodDisabled(methods));
+        }
+        protection::check_origin(request)?;
+        let protection = request.plan.of(&PROTECTION);
+        match protection.is_some_and(|protection| protection.permits(request)) {
+            true => Ok(asked),
+            false => Err(Failure::Unprotected),
+        }
+    }
+}
+
+/// The body of a request, which is no longer than `client_body_buffer_size`.
+async fn read_body(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<Result<Bytes, Failure>, Abort> {
+    let length_max = request.plan.core.client_body_buffer_size;
+    if request.body.judged_length() > length_max as u64 {
+        request.body.give_up();
+        return Ok(Err(Failure::BodyTooLarge));
+    }
+    match body::read(request, exchange).await {
+        Ok(()) => {}
+        Err(Ok(413)) => return Ok(Err(Failure::BodyTooLarge)),
+        Err(Ok(_)) => return Ok(Err(Failure::BodyUnread)),
+        Err(Err(abort)) => return Err(abort),
+    }
+    let Some(pieces) = request.body.in_memory() else {
+        return Ok(Err(match request.body.file() {
+            Some(_) => Failure::BodyTooLarge,
+            None => Failure::BodyUnread,
+        }));
+    };
+    let body = Bytes::from(pieces.concat());
+    Ok(match body.len() > length_max {
+        true => Err(Failure::BodyTooLarge),
+        false => Ok(body),
+    })
+}
+
+/// Shows something.
+fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
+    let mut json = json::Writer::default();
+    let fields = Fields::of(request);
+    match &asked.endpoint {
+        Endpoint::Versions => json.array(|json| VERSIONS.for_each(|version| json.number(version))),
+        Endpoint::Root => show::names(&mut json, Endpoint::ROOT),
+        Endpoint::Http => show::names(&mut json, Endpoint::OF_HTTP),
+        Endpoint::Nginx => server::nginx(request, &mut json, &fields),
+        Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
+        Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
+        Endpoint::Stream => show::names(&mut json, Endpoint::OF_STREAM),
+        Endpoint::Upstreams(of, path) => match path {
+            OfUpstreams::All => upstreams::all(request, of, &mut json, &fields),
+            OfUpstreams::Group(name) => {
+                upstreams::one(&upstreams::group(request, of, name)?, &mut json, &fields);
+            }
+            OfUpstreams::Servers(name) => {
+                upstreams::servers(&upstreams::group(request, of, name)?.group, &mut json);
+            }
+            OfUpstreams::Server(name, id) => {
+                let block = upstreams::group(request, of, name)?;
+                let member = members::find(&block, *id)?;
+                upstreams::server(&block.group, &member, &mut json);
+            }
+        },
+    }
+    Ok(Answer::Json(200, json))
+}
+
+/// Changes something.
+async fn change(
+    request: &Request,
+    asked: &Asked,
+    body: &[u8],
+    user: &Bytes,
+) -> Result<Answer, Failure> {
+    let mut json = json::Writer::default();
+    match &asked.endpoint {
+        Endpoint::Connections => server::reset_connections(request),
+        Endpoint::HttpRequests => server::reset_requests(request),
+        Endpoint::Upstreams(of, OfUpstreams::Group(name)) => {
+            upstreams::reset(&upstreams::group(request, of, name)?.group);
+        }
+        Endpoint::Upstreams(of, OfUpstreams::Servers(name)) => {
+            let block = upstreams::group(request, of, name)?;
+            let written = Written::parse(body, block.default_port)?;
+            let member = members::add(request, &block, written, user).await?;
+            upstreams::server(&block.group, &member, &mut json);
+            return Ok(Answer::Json(201, json));
+        }
+        Endpoint::Upstreams(of, OfUpstreams::Server(name, id)) => {
+            let block = upstreams::group(request, of, name)?;
+            match request.method {
+                Method::Patch => {
+                    let written = Written::parse(body, block.default_port)?;
+                    let member = members::change(request, &block, *id, written, user).await?;
+                    upstreams::server(&block.group, &member, &mut json);
+                }
+                _ => {
+                    members::remove(request, &block, *id, user).await?;
+                    upstreams::servers(&block.group, &mut json);
+                }
+            }
+            return Ok(Answer::Json(200, json));
+        }
+        other => return Err(Failure::MethodDisabled(other.methods())),
+    }
+    log::error!(request, Notice, "api: counters are reset");
+    Ok(Answer::Nothing)
+}

@@ -1,0 +1,120 @@
+//! Who may read and change what the API shows.
+//!
+//! The server does not know who its clients are, and a browser sends what any page tells it to. So changes need something that keeps
+//! strangers out ([`Protection`]), and must not come from pages of other sites; and whatever is asked for, it is asked of this server
+//! by an address or a name that the configuration has: a page whose own name has been made to lead here (DNS rebinding) learns nothing.
+
+use std::net::IpAddr;
+
+use conf::{Contexts, Fault, ScopeRef};
+use engine::net::Address;
+use framework::compile::Compiler;
+use http::core::Core;
+use http::handshake::Handshake;
+use http::listen;
+use http::module::Module as _;
+use http::request::Request;
+use proto::header::Known;
+use rules::access::Access;
+use transport::tls::settings::TlsSettings;
+use transport::tls::verify::Mode;
+
+use super::failure::Failure;
+use crate::auth_basic::AuthBasic;
+use crate::auth_request::AuthRequest;
+
+/// What keeps strangers out of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Protection {
+    /// The scope asks who is there, or denies all whom it does not name.
+    by_scope: bool,
+    /// Every address of the server is one of this machine alone.
+    by_address: bool,
+    /// The server lets in those alone who have shown a certificate that holds.
+    by_certificate: bool,
+}
+
+impl Protection {
+    /// That of a scope.
+    pub(super) fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Protection, Fault> {
+        let denies = compiler.feature::<Access>(scope)?.denies_by_default();
+        let asks = !compiler.feature::<AuthBasic>(scope)?.is_off()
+            || !compiler.feature::<AuthRequest>(scope)?.is_off();
+        let by_scope = match (compiler.feature::<Core>(scope)?.satisfy_any, denies) {
+            // Whom the one lets in, the other is not asked about.
+            (true, Some(false)) => false,
+            (_, denies) => asks || denies == Some(true),
+        };
+        let mut around = std::iter::successors(Some(scope), |scope| scope.parent());
+        let server = around.find(|scope| scope.context() == Contexts::SERVER);
+        let listens = server.map(|server| listen::of_server(compiler, server));
+        let listens = listens.transpose()?.unwrap_or_default();
+        let mut addresses = listens.iter().map(|listen| &listen.options.address);
+        Ok(Protection {
+            by_scope,
+            by_address: !listens.is_empty() && addresses.all(is_of_this_machine),
+            by_certificate: compiler
+                .feature::<TlsSettings<Handshake>>(scope)?
+                .verify_client
+                == Some(Mode::Required),
+        })
+    }
+
+    /// Whether the configuration has any, whatever address a request comes to.
+    pub(super) fn is_there(self) -> bool {
+        self.by_scope || self.by_address || self.by_certificate
+    }
+
+    /// Whether a request that has come this far is from somebody who may change something.
+    pub(super) fn permits(self, request: &Request) -> bool {
+        self.by_scope || self.by_certificate || is_of_this_machine(request.connection.local())
+    }
+}
+
+fn is_of_this_machine(address: &Address) -> bool {
+    match address {
+        Address::Unix(_) => true,
+        Address::Inet(address) => address.ip().to_canonical().is_loopback(),
+    }
+}
+
+/// Refuses requests for hosts that are neither addresses nor names of the server.
+pub(super) fn check_host(request: &Request) -> Result<(), Failure> {
+    let host = request.client.host.as_slice();
+    if host.is_empty() || is_address(host) || host == b"localhost" {
+        return Ok(());
+    }
+    let connection = &request.connection;
+    let binding = request.http.binding(&connection.client.listener);
+    let servers = binding.map(|binding| binding.servers_for(connection.local()));
+    let named = servers.and_then(|servers| servers.names.find_name(host).ok().flatten());
+    match named.is_some() {
+        true => Ok(()),
+        false => Err(Failure::UnknownHost),
+    }
+}
+
+fn is_address(host: &[u8]) -> bool {
+    let text = std::str::from_utf8(host).unwrap_or_default();
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.unwrap_or(text).parse::<IpAddr>().is_ok()
+}
+
+/// Refuses changes that a page of another site has made a browser ask for. What is no browser sends neither field.
+pub(super) fn check_origin(request: &Request) -> Result<(), Failure> {
+    let site = request.header_named(b"sec-fetch-site");
+    let is_foreign_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));
+    let host = request.header(Known::Host).unwrap_or_default();
+    let is_foreign_origin = |origin: &[u8]| {
+        let rest = [&b"http://"[..], b"https://"];
+        let rest = rest.iter().find_map(|scheme| origin.strip_prefix(*scheme));
+        rest.is_none_or(|named| !named.eq_ignore_ascii_case(host))
+    };
+    let origin = request.header_named(b"origin");
+    match is_foreign_site || origin.is_some_and(is_foreign_origin) {
+        true => Err(Failure::Foreign),
+        false => Ok(()),
+    }
+}

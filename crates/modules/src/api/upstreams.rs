@@ -1,0 +1,186 @@
+//! What the API shows of groups of servers.
+
+use std::time::{Duration, Instant};
+
+use ::upstream::{Group, Member, Peer, SideOf};
+use base::json;
+use http::request::Request;
+use rules::upstream::{Block, Blocks, hash_of};
+
+use super::failure::Failure;
+use super::show::{self, Fields, Object};
+
+/// The groups of a protocol's block, `http` or `stream`.
+fn blocks(request: &Request, of: &str) -> Vec<Block> {
+    let blocks = request.local.generation.part::<Blocks>();
+    let blocks = blocks.iter().flat_map(|blocks| blocks.0.iter());
+    blocks.filter(|block| block.stands_in == of).cloned().collect()
+}
+
+/// The group of this name.
+pub(super) fn group(request: &Request, of: &str, name: &[u8]) -> Result<Block, Failure> {
+    let mut blocks = blocks(request, of).into_iter();
+    let found = blocks.find(|block| block.group.name == name);
+    found.ok_or(Failure::UpstreamNotFound)
+}
+
+/// How all groups do.
+pub(super) fn all(request: &Request, of: &str, json: &mut json::Writer, fields: &Fields) {
+    json.object(|json| {
+        for block in blocks(request, of) {
+            json.key(&String::from_utf8_lossy(&block.group.name));
+            one(&block, json, fields);
+        }
+    });
+}
+
+/// How a group does.
+pub(super) fn one(block: &Block, json: &mut json::Writer, fields: &Fields) {
+    if fields.are_none() {
+        return json.object(|_| ());
+    }
+    let now = engine::now();
+    let group = &block.group;
+    let roster = group.roster();
+    show::object(json, fields, |object| {
+        object.field("peers", |json| {
+            json.array(|json| {
+                for member in roster.members() {
+                    show::whole(json, |object| peer(&member, now, object));
+                }
+            });
+        });
+        object.number("zombies", roster.zombies() as u64);
+        if let Some(zone) = &block.zone {
+            object.string("zone", zone);
+        }
+        if let Some(queueing) = group.queueing {
+            object.field("queue", |json| {
+                show::whole(json, |object| {
+                    object.number("size", group.peers().waiting() as u64);
+                    object.number("max_size", queueing.length as u64);
+                });
+            });
+        }
+    });
+}
+
+fn peer(member: &Member, now: Instant, object: &mut Object<'_>) {
+    let peer = &member.peer;
+    let state = peer.state();
+    object.number("id", member.number);
+    object.string("server", &peer.name);
+    object.string("name", &peer.server);
+    object.boolean("backup", member.side == SideOf::Backups);
+    object.number("weight", weight(peer));
+    object.string("state", peer.standing(now).name().as_bytes());
+    object.number("active", state.connections() as u64);
+    if peer.max_conns > 0 {
+        object.number("max_conns", peer.max_conns as u64);
+    }
+    object.number("requests", state.requests());
+    let (header_time, response_time) = state.times();
+    if header_time > 0 {
+        object.number("header_time", header_time);
+        object.number("response_time", response_time);
+    }
+    object.number("fails", state.failures());
+    object.number("unavail", state.outages());
+    if let Some(health) = peer.health() {
+        let counts = health.counts();
+        object.field("health_checks", |json| {
+            show::whole(json, |object| {
+                object.number("checks", counts.checks);
+                object.number("fails", counts.fails);
+                object.number("unhealthy", counts.unhealthy);
+            });
+        });
+    }
+}
+
+/// The configuration of all servers of a group.
+pub(super) fn servers(group: &Group, json: &mut json::Writer) {
+    let roster = group.roster();
+    json.array(|json| {
+        let members = roster.members();
+        for (number, host) in roster.parents() {
+            let mut server = host.name.to_vec();
+            if host.service.is_none() {
+                server.extend_from_slice(format!(":{}", host.port).as_bytes());
+            }
+            let is_backup = host.side == SideOf::Backups;
+            show::whole(json, |object| {
+                object.number("id", number);
+                object.string("server", &server);
+                if let Some(service) = &host.service {
+                    object.string("service", service);
+                }
+                let route = host.route.as_deref().unwrap_or_default();
+                settings(&host.template, is_backup, route, object);
+            });
+        }
+        for member in members {
+            server(group, &member, json);
+        }
+    });
+}
+
+/// The configuration of a server.
+pub(super) fn server(group: &Group, member: &Member, json: &mut json::Writer) {
+    let peer = &member.peer;
+    let parents = group.roster().parents();
+    let parent = parents
+        .iter()
+        .find(|(number, _)| Some(*number) == member.parent);
+    show::whole(json, |object| {
+        object.number("id", member.number);
+        object.string("server", &peer.name);
+        let is_backup = member.side == SideOf::Backups;
+        settings(peer, is_backup, route_of(peer), object);
+        if let Some((number, host)) = parent {
+            object.string("parent", number.to_string().as_bytes());
+            object.string("host", &host.name);
+        }
+    });
+}
+
+fn settings(peer: &Peer, is_backup: bool, route: &[u8], object: &mut Object<'_>) {
+    object.number("weight", weight(peer));
+    object.number("max_conns", peer.max_conns as u64);
+    object.number("max_fails", peer.max_fails);
+    object.string("fail_timeout", time(peer.fail_timeout).as_bytes());
+    object.string("slow_start", time(peer.slow_start).as_bytes());
+    object.string("route", route);
+    object.boolean("backup", is_backup);
+    object.boolean("down", peer.down);
+    if peer.draining {
+        object.boolean("drain", true);
+    }
+}
+
+/// What `route` has called it; empty where it is named by its address.
+fn route_of(peer: &Peer) -> &[u8] {
+    match peer.id == hash_of(&peer.name) {
+        true => b"",
+        false => &peer.id,
+    }
+}
+
+/// Has everything about the servers of a group counted from now on.
+pub(super) fn reset(group: &Group) {
+    for peer in group.peers().iter() {
+        peer.state().reset();
+    }
+}
+
+fn weight(peer: &Peer) -> u64 {
+    u64::try_from(peer.weight).unwrap_or_default()
+}
+
+/// As a configuration writes it.
+pub(super) fn time(time: Duration) -> String {
+    match time.subsec_millis() {
+        0 => format!("{}s", time.as_secs()),
+        _ => format!("{}ms", time.as_millis()),
+    }
+}

@@ -1,0 +1,478 @@
+//! Members of a group, as a live API shows and changes them.
+//!
+//! Each peer has a number that no other of its group has had, over reloads and changes. A change makes another list of peers: requests
+//! under way go on with the one that they have found. Where the group keeps its members ([`Keep`]) a change is written down before it
+//! holds, and a reload finds it there; else a reload goes back to what the configuration says, and [`Roster::undone`] tells of it.
+//!
+//! ```text
+//! edit ─▶ of the roster that follows in a reload, if there is one ─▶ written down ─▶ in force here
+//! ```
+//!
+//! Not here: who may change what, and what a change looks like on the wire.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use engine::net::Address;
+
+use crate::balancer::Method;
+use crate::peer::{Peer, Peers, Side, SideOf};
+use crate::roster::{Host, Roster};
+
+/// The most members that a group is given while it serves.
+pub const MEMBERS_MAX: usize = 10_000;
+
+/// A peer as an API shows it.
+#[derive(Debug)]
+pub struct Member {
+    /// What it is named by in its group.
+    pub number: u64,
+    /// Where it stands.
+    pub side: SideOf,
+    /// The peer.
+    pub peer: Peer,
+    /// The number of the server whose name has been looked up, where that has led to it.
+    pub parent: Option<u64>,
+}
+
+/// What a member is changed to; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// See [`Peer::address`], with the server as it is written.
+    pub address: Option<(Address, Bytes)>,
+    /// See [`Peer::weight`].
+    pub weight: Option<i64>,
+    /// See [`Peer::max_conns`].
+    pub max_conns: Option<usize>,
+    /// See [`Peer::max_fails`].
+    pub max_fails: Option<u64>,
+    /// See [`Peer::fail_timeout`].
+    pub fail_timeout: Option<Duration>,
+    /// See [`Peer::slow_start`].
+    pub slow_start: Option<Duration>,
+    /// See [`Peer::id`].
+    pub id: Option<Bytes>,
+    /// Whether it is asked.
+    pub standing: Option<Asked>,
+}
+
+/// Whether a member is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// By every request.
+    Always,
+    /// By those that name it.
+    ByName,
+    /// Never.
+    Never,
+}
+
+/// What is done to the members of a group.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    /// This peer comes into the group.
+    Add(Box<Peer>, SideOf),
+    /// The member of this number is changed.
+    Change(u64, Box<Patch>),
+    /// The member of this number leaves.
+    Remove(u64),
+}
+
+/// Why members were not changed.
+#[derive(Debug)]
+pub enum Refusal {
+    /// None has this number.
+    NotFound,
+    /// A lookup has found the member, or is about to find it: what it is, the lookup says.
+    Immutable,
+    /// The same, of its weight.
+    WeightImmutable,
+    /// Another has this address.
+    Exists,
+    /// There are [`MEMBERS_MAX`] of them.
+    Full,
+    /// It could not be written down.
+    Unwritten(io::Error),
+}
+
+/// Writes down the members of a group: its peers and the hosts that others of them are addresses of.
+pub trait Keep: std::fmt::Debug + Send + Sync {
+    /// Writes them, all or nothing.
+    ///
+    /// # Errors
+    /// They are as they were.
+    fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()>;
+
+    /// Whether these are the ones that are written down now.
+    fn has(&self, peers: &Peers, hosts: &[Host]) -> bool;
+}
+
+/// What has been done to a member since the configuration was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It was added.
+    Added,
+    /// It was changed.
+    Changed,
+    /// It was removed.
+    Removed,
+}
+
+/// What has been done to members, by how each server is written and its address.
+pub(crate) type Edited = Vec<(Bytes, Bytes, Done)>;
+
+impl Peer {
+    /// Takes over what is changed but for the address.
+    pub fn patch(&mut self, patch: &Patch) {
+        self.weight = patch.weight.unwrap_or(self.weight);
+        self.max_conns = patch.max_conns.unwrap_or(self.max_conns);
+        self.max_fails = patch.max_fails.unwrap_or(self.max_fails);
+        self.fail_timeout = patch.fail_timeout.unwrap_or(self.fail_timeout);
+        self.slow_start = patch.slow_start.unwrap_or(self.slow_start);
+        if let Some(id) = &patch.id {
+            self.id = id.clone();
+        }
+        if let Some(asked) = patch.standing {
+            self.down = asked == Asked::Never;
+            self.draining = asked == Asked::ByName;
+        }
+    }
+
+    /// Whether the configuration says the same of both.
+    fn is_set_like(&self, other: &Peer) -> bool {
+        let of = |peer: &Peer| {
+            (
+                (peer.weight, peer.max_conns, peer.max_fails),
+                (peer.fail_timeout, peer.slow_start),
+                (peer.down, peer.draining, peer.id.clone()),
+            )
+        };
+        of(self) == of(other)
+    }
+}
+
+impl Peers {
+    /// The peers of a side that no lookup has found.
+    pub fn written(&self, side: SideOf) -> Vec<&Peer> {
+        let peers = self.side(side).iter();
+        peers.filter(|peer| peer.host.is_none()).collect()
+    }
+}
+
+impl Roster {
+    /// Every peer, in the order in which they are asked first.
+    pub fn members(&self) -> Vec<Member> {
+        self.number_hosts();
+        let peers = self.peers();
+        let sides = [SideOf::Peers, SideOf::Backups].into_iter();
+        let members = sides.flat_map(|side| {
+            let of_side = peers.side(side).iter();
+            of_side.map(move |peer| (side, peer))
+        });
+        members
+            .map(|(side, peer)| Member {
+                number: peers.number_of(peer),
+                side,
+                peer: peer.share(),
+                parent: peer.host.and_then(|host| self.number_of_host(host)),
+            })
+            .collect()
+    }
+
+    /// The servers whose names are looked up, each with its number.
+    pub fn parents(&self) -> Vec<(u64, &Host)> {
+        self.number_hosts();
+        let hosts = self.hosts().iter().enumerate();
+        hosts
+            .filter_map(|(at, host)| Some((self.number_of_host(at)?, host)))
+            .collect()
+    }
+
+    /// How many peers have left the group and still have requests.
+    pub fn zombies(&self) -> usize {
+        self.peers().removed().len()
+    }
+
+    /// What becomes of every peer that is added: the checks that are made of the others.
+    pub fn prepare(&self, peer: &mut Peer) {
+        let peers = self.peers();
+        let checks = peers.iter().find_map(|known| known.checks.clone());
+        peer.checks = checks.or_else(|| self.checks.clone());
+    }
+
+    /// Changes the members: the number of the one that this is about, which is returned as it is now, or was.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn edit(&self, edit: Edit, now: Instant) -> Result<Member, Refusal> {
+        let _changing = self.changing();
+        // In the order in which they stand, and before any that comes.
+        self.number_hosts();
+        // What a reload has begun with is to hold, and to be written down, in its place.
+        let next = self.next();
+        let edit = match &next {
+            Some(next) => match (edit.clone(), next.edit(edit, now)?) {
+                // Both know it by one number and one state.
+                (Edit::Add(..), added) => Edit::Add(Box::new(added.peer), added.side),
+                (edit, _) => edit,
+            },
+            None => edit,
+        };
+        let before = self.peers();
+        let mut sides = [SideOf::Peers, SideOf::Backups].map(|side| {
+            let peers = before.side(side).iter();
+            peers.map(Peer::share).collect::<Vec<Peer>>()
+        });
+        let (member, done) = match edit {
+            Edit::Add(peer, side) => (self.add(&before, &mut sides, *peer, side)?, Done::Added),
+            Edit::Change(number, patch) => (
+                self.change(&before, &mut sides, number, &patch, now)?,
+                Done::Changed,
+            ),
+            Edit::Remove(number) => (self.remove(&before, &mut sides, number)?, Done::Removed),
+        };
+        let [primary, backup] = sides.map(Side::new);
+        let after = before.followed_by(primary, backup, self.method());
+        if let (Some(keep), None) = (self.keep(), &next) {
+            keep.write(&after, self.hosts())
+                .map_err(Refusal::Unwritten)?;
+        }
+        if done == Done::Removed {
+            before.note_removed(&member.peer);
+        }
+        self.note_edit(&member.peer, done);
+        self.put(after);
+        // Who waits for a peer may have found one.
+        self.peers().queue().call_next();
+        Ok(member)
+    }
+
+    fn add(
+        &self,
+        before: &Peers,
+        sides: &mut [Vec<Peer>; 2],
+        peer: Peer,
+        side: SideOf,
+    ) -> Result<Member, Refusal> {
+        if before.iter().any(|known| known.name == peer.name) {
+            return Err(Refusal::Exists);
+        }
+        if before.iter().count() >= MEMBERS_MAX {
+            return Err(Refusal::Full);
+        }
+        let member = Member {
+            number: before.number_of(&peer),
+            side,
+            peer: peer.share(),
+            parent: None,
+        };
+        of_side(sides, side).push(peer);
+        Ok(member)
+    }
+
+    fn change(
+        &self,
+        before: &Peers,
+        sides: &mut [Vec<Peer>; 2],
+        number: u64,
+        patch: &Patch,
+        now: Instant,
+    ) -> Result<Member, Refusal> {
+        let (side, at) = self.find(before, sides, number)?;
+        let is_taken = |address: &Address| {
+            let others = before.iter();
+            let mut others = others.filter(|other| before.number_of(other) != number);
+            others.any(|other| other.address == *address)
+        };
+        let parent = before.side(side).get(at).and_then(|peer| peer.host);
+        let peer = of_side(sides, side).get_mut(at).ok_or(Refusal::NotFound)?;
+        match &patch.address {
+            Some((address, _)) if *address == peer.address => {}
+            Some(_) if parent.is_some() => return Err(Refusal::Immutable),
+            Some((address, _)) if is_taken(address) => return Err(Refusal::Exists),
+            Some((address, server)) => {
+                let mut moved = peer.at(address.clone());
+                moved.server = server.clone();
+                // As it is the same member, it keeps its number; how it does is to be seen.
+                let _ = moved.state().number.set(number);
+                before.note_removed(peer);
+                *peer = moved;
+            }
+            None => {}
+        }
+        if parent.is_some() && patch.weight.is_some_and(|weight| weight != peer.weight) {
+            return Err(Refusal::WeightImmutable);
+        }
+        let was_closed = peer.down || peer.draining;
+        peer.patch(patch);
+        if was_closed && !peer.down && !peer.draining {
+            peer.recover(now);
+        }
+        Ok(Member {
+            number,
+            side,
+            peer: peer.share(),
+            parent: parent.and_then(|host| self.number_of_host(host)),
+        })
+    }
+
+    fn remove(
+        &self,
+        before: &Peers,
+        sides: &mut [Vec<Peer>; 2],
+        number: u64,
+    ) -> Result<Member, Refusal> {
+        let (side, at) = self.find(before, sides, number)?;
+        let of = of_side(sides, side);
+        if of.get(at).is_none_or(|peer| peer.host.is_some()) {
+            return Err(Refusal::Immutable);
+        }
+        Ok(Member {
+            number,
+            side,
+            peer: of.remove(at),
+            parent: None,
+        })
+    }
+
+    /// Where the member of a number stands.
+    fn find(
+        &self,
+        before: &Peers,
+        sides: &[Vec<Peer>; 2],
+        number: u64,
+    ) -> Result<(SideOf, usize), Refusal> {
+        for (side, peers) in [SideOf::Peers, SideOf::Backups].into_iter().zip(sides) {
+            let at = peers
+                .iter()
+                .position(|peer| before.number_of(peer) == number);
+            if let Some(at) = at {
+                return Ok((side, at));
+            }
+        }
+        let is_parent = self.parents().iter().any(|(parent, _)| *parent == number);
+        Err(match is_parent {
+            true => Refusal::Immutable,
+            false => Refusal::NotFound,
+        })
+    }
+
+    fn note_edit(&self, peer: &Peer, done: Done) {
+        if self.keep().is_some() {
+            return;
+        }
+        let mut edited = lock(&self.edited);
+        let same =
+            |known: &(Bytes, Bytes, Done)| (&known.0, &known.1) == (&peer.server, &peer.name);
+        let before = edited.iter().position(same).map(|at| edited.remove(at).2);
+        let done = match (before, done) {
+            (Some(Done::Added), Done::Removed) => return,
+            (Some(Done::Added), _) => Done::Added,
+            (Some(Done::Removed), _) => Done::Changed,
+            (_, done) => done,
+        };
+        edited.push((peer.server.clone(), peer.name.clone(), done));
+    }
+
+    /// Takes from the roster before a reload what had been done to its members: where the members were written down meanwhile, and
+    /// what this one was made of had been read before, they are these; where they were not, and the configuration says otherwise, it
+    /// is undone.
+    pub(crate) fn take_edits(self: &Arc<Self>, previous: &Roster) {
+        let _changing = previous.changing();
+        *lock(&previous.next) = Arc::downgrade(self);
+        if let Some(keep) = self.keep() {
+            let known = previous.peers();
+            let differs = !is_written_alike(&known, &self.peers());
+            if previous.keep().is_some() && differs && keep.has(&known, previous.hosts()) {
+                self.take_members(&known);
+            }
+            return;
+        }
+        let now = self.peers();
+        let then = previous.peers();
+        // None is shared here: it would have a state of its own, and would take over none.
+        fn find<'a>(peers: &'a Peers, server: &Bytes, name: &Bytes) -> Option<&'a Peer> {
+            let mut all = peers.iter();
+            all.find(|peer| (&peer.server, &peer.name) == (server, name))
+        }
+        let undone = lock(&previous.edited)
+            .iter()
+            .filter(|(server, name, done)| {
+                let (then, now) = (find(&then, server, name), find(&now, server, name));
+                match (done, then, now) {
+                    (Done::Removed, _, now) => now.is_some(),
+                    (_, Some(then), Some(now)) => !then.is_set_like(now),
+                    (_, then, now) => then.is_some() && now.is_none(),
+                }
+            })
+            .map(|(_, name, done)| (name.clone(), *done))
+            .collect();
+        *lock(&self.undone) = undone;
+    }
+
+    /// Has the members of another, but for those that lookups will find.
+    fn take_members(&self, known: &Peers) {
+        let checks = self.checks.clone();
+        let sides = [SideOf::Peers, SideOf::Backups].map(|side| {
+            let peers = known.side(side).iter().filter(|peer| peer.host.is_none());
+            let peers = peers.map(|peer| {
+                let mut taken = peer.at(peer.address.clone());
+                taken.name = peer.name.clone();
+                taken.checks.clone_from(&checks);
+                taken
+            });
+            Side::new(peers.collect::<Vec<Peer>>())
+        });
+        let [primary, backup] = sides;
+        self.put(Peers::new(primary, backup, self.method()));
+    }
+
+    /// What the reload that this configuration came with has undone of what had been done to members, by their names. Told once.
+    pub fn undone(&self) -> Vec<(Bytes, Done)> {
+        std::mem::take(&mut lock(&self.undone))
+    }
+
+    fn next(&self) -> Option<Arc<Roster>> {
+        lock(&self.next).upgrade()
+    }
+}
+
+impl Method {
+    /// Whether a group that shares requests out so may have peers that stand by.
+    pub fn takes_backups(self) -> bool {
+        !matches!(
+            self,
+            Method::Hash
+                | Method::ConsistentHash
+                | Method::BoundedHash(_)
+                | Method::IpHash
+                | Method::Random
+                | Method::RandomTwo
+        )
+    }
+}
+
+/// Whether two lists have the same members with the same settings.
+fn is_written_alike(one: &Peers, other: &Peers) -> bool {
+    [SideOf::Peers, SideOf::Backups].into_iter().all(|side| {
+        let (one, other) = (one.written(side), other.written(side));
+        let mut pairs = one.iter().zip(other.iter());
+        one.len() == other.len()
+            && pairs.all(|(one, other)| one.name == other.name && one.is_set_like(other))
+    })
+}
+
+fn of_side(sides: &mut [Vec<Peer>; 2], side: SideOf) -> &mut Vec<Peer> {
+    let [primary, backup] = sides;
+    match side {
+        SideOf::Peers => primary,
+        SideOf::Backups => backup,
+    }
+}
+
+/// Nothing lies behind these locks that a panic could have left half done.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,199 @@
+//! Members that come, go and change while their group serves, and over reloads.
+
+use std::io;
+use std::sync::Mutex;
+
+use super::*;
+use crate::{Asked, Done, Edit, Keep, Patch, Refusal};
+
+/// Where members are written down; what is there may be changed by others.
+#[derive(Clone, Debug, Default)]
+struct Page(Arc<Mutex<String>>);
+
+impl Page {
+    fn text(peers: &Peers) -> String {
+        let all = peers.iter();
+        let all = all.map(|peer| format!("{}={} ", name(Some(peer)), peer.weight));
+        all.collect()
+    }
+}
+
+impl Keep for Page {
+    fn write(&self, peers: &Peers, _: &[Host]) -> io::Result<()> {
+        let mut page = self.0.lock().unwrap();
+        if *page == "full" {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        *page = Page::text(peers);
+        Ok(())
+    }
+
+    fn has(&self, peers: &Peers, _: &[Host]) -> bool {
+        *self.0.lock().unwrap() == Page::text(peers)
+    }
+}
+
+fn roster(peers: Vec<Peer>) -> Arc<Roster> {
+    Arc::new(Roster::new(
+        peers,
+        Vec::new(),
+        Method::RoundRobin,
+        Vec::new(),
+    ))
+}
+
+fn kept(peers: Vec<Peer>, page: &Page) -> Arc<Roster> {
+    let roster = Roster::new(peers, Vec::new(), Method::RoundRobin, Vec::new());
+    Arc::new(roster.kept_by(Some(Box::new(page.clone()))))
+}
+
+fn weight(number: u64, weight: i64) -> Edit {
+    let patch = Patch {
+        weight: Some(weight),
+        ..Patch::default()
+    };
+    Edit::Change(number, Box::new(patch))
+}
+
+fn add(name: &str) -> Edit {
+    Edit::Add(Box::new(peer(name)), SideOf::Peers)
+}
+
+/// Numbers, names and weights.
+fn members(roster: &Roster) -> String {
+    let members = roster.members().into_iter();
+    let members = members.map(|member| {
+        let weight = member.peer.weight;
+        format!("{}{}{weight}", member.number, name(Some(&member.peer)))
+    });
+    members.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_number_is_of_one_member_for_good() {
+    let roster = roster(vec![peer("a"), peer("b")]);
+    let now = Instant::now();
+    roster.edit(add("c"), now).unwrap();
+    roster.edit(Edit::Remove(1), now).unwrap();
+    roster.edit(add("b"), now).unwrap();
+    roster.edit(weight(0, 5), now).unwrap();
+    assert_eq!(members(&roster), "0a5 2c1 3b1");
+    assert!(matches!(
+        roster.edit(Edit::Remove(1), now),
+        Err(Refusal::NotFound)
+    ));
+    assert!(matches!(roster.edit(add("c"), now), Err(Refusal::Exists)));
+    assert_eq!(members(&roster), "0a5 2c1 3b1", "nothing has changed");
+}
+
+#[test]
+fn a_request_goes_on_with_the_peer_that_has_left() {
+    let roster = roster(vec![peer("a"), peer("b")]);
+    let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
+    let now = Instant::now();
+    let mut selection = Selection::new(&group, 0);
+    assert_eq!(name(selection.next(now)), "a");
+    roster.edit(Edit::Remove(0), now).unwrap();
+    assert_eq!(roster.zombies(), 1);
+    assert_eq!(chosen(&group, now, 2), "bb");
+    drop(selection.answered());
+    assert_eq!(roster.zombies(), 0);
+}
+
+#[test]
+fn a_member_is_asked_always_by_name_or_never() {
+    let roster = roster(vec![
+        with(peer("a"), |peer| peer.id = "x".into()),
+        peer("b"),
+    ]);
+    let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
+    let now = Instant::now();
+    for (asked, all, by_name) in [
+        (Asked::Never, "bb", "b"),
+        (Asked::ByName, "bb", "a"),
+        (Asked::Always, "ab", "a"),
+    ] {
+        let patch = Patch {
+            standing: Some(asked),
+            ..Patch::default()
+        };
+        roster.edit(Edit::Change(0, Box::new(patch)), now).unwrap();
+        let mut seen: Vec<char> = chosen(&group, now, 2).chars().collect();
+        seen.sort_unstable();
+        assert_eq!(seen.into_iter().collect::<String>(), all, "{asked:?}");
+        let mut selection = Selection::new(&group, 0);
+        selection.want(Some("x".into()));
+        assert_eq!(name(selection.next(now)), by_name, "{asked:?}");
+    }
+}
+
+#[test]
+fn a_reload_undoes_what_the_configuration_does_not_say() {
+    let now = Instant::now();
+    let before = roster(vec![peer("a"), peer("b"), peer("c"), peer("d")]);
+    before.edit(weight(0, 7), now).unwrap();
+    before.edit(Edit::Remove(1), now).unwrap();
+    before.edit(add("e"), now).unwrap();
+    // What is taken back, and what the next configuration says as well, is not undone.
+    before.edit(add("f"), now).unwrap();
+    before.edit(Edit::Remove(5), now).unwrap();
+    before.edit(weight(2, 3), now).unwrap();
+    let after = roster(vec![peer("a"), peer("b"), heavy("c", 3), peer("d")]);
+    after.adopt(&before);
+    let undone: Vec<(String, Done)> = after
+        .undone()
+        .into_iter()
+        .map(|(name, done)| (String::from_utf8(name.to_vec()).unwrap(), done))
+        .collect();
+    assert_eq!(
+        undone,
+        [
+            ("unix:a".to_owned(), Done::Changed),
+            ("unix:b".to_owned(), Done::Removed),
+            ("unix:e".to_owned(), Done::Added),
+        ]
+    );
+    assert_eq!(members(&after), "0a1 6b1 2c3 3d1");
+    assert!(after.undone().is_empty(), "told once");
+}
+
+/// What a reload was made of may have been read before the last change was written.
+#[test]
+fn a_change_that_meets_a_reload_holds_behind_it() {
+    let now = Instant::now();
+    let page = Page::default();
+    let before = kept(vec![peer("a")], &page);
+    before.edit(weight(0, 2), now).unwrap();
+    assert_eq!(*page.0.lock().unwrap(), "a=2 ");
+    // Read before that.
+    let after = kept(vec![peer("a")], &page);
+    after.adopt(&before);
+    assert_eq!(members(&after), "0a2");
+    // The one before serves requests that have begun, and takes changes as long as it does.
+    before.edit(add("b"), now).unwrap();
+    before.edit(weight(0, 4), now).unwrap();
+    assert_eq!(
+        (members(&before), members(&after)),
+        ("0a4 1b1".into(), "0a4 1b1".into())
+    );
+    assert_eq!(*page.0.lock().unwrap(), "a=4 b=1 ");
+    // Somebody else has written it since: that holds.
+    *page.0.lock().unwrap() = "a=9 ".to_owned();
+    let edited = kept(vec![heavy("a", 9)], &page);
+    edited.adopt(&after);
+    assert_eq!(members(&edited), "0a9");
+    assert!(edited.undone().is_empty());
+}
+
+#[test]
+fn what_cannot_be_written_down_does_not_happen() {
+    let now = Instant::now();
+    let page = Page::default();
+    let roster = kept(vec![peer("a")], &page);
+    *page.0.lock().unwrap() = "full".to_owned();
+    for edit in [add("b"), weight(0, 2), Edit::Remove(0)] {
+        let refused = roster.edit(edit, now);
+        assert!(matches!(refused, Err(Refusal::Unwritten(_))));
+        assert_eq!(members(&roster), "0a1");
+    }
+}
