@@ -658,3 +658,119 @@ fn servers_come_and_go_under_load() {
         .for_each(|client| client.join().unwrap());
     assert_eq!(get(&server, "/http/upstreams/u")["zombies"], 0);
 }
+
+/// Requests by zone, over a reload and from a reset on. A location within another is counted as that is, unless it says otherwise.
+#[test]
+fn requests_are_counted_by_zone() {
+    if is_nginx() {
+        return;
+    }
+    let lines = "status_zone site; location /api { api write=on; }
+        location /files { status_zone files; location /files/in { } location /files/not { status_zone off; } }
+        location /limited { limit_req zone=rates; }
+        location /counted { limit_conn connections 1; }
+        location /tried { limit_req zone=rates; limit_req_dry_run on; }
+        [http]
+        limit_req_zone $server_port zone=rates:1m rate=1r/m; limit_conn_zone $server_port zone=connections:1m;";
+    let lines: Vec<&str> = lines.lines().map(str::trim).collect();
+    let lines = lines.join("\n");
+    let server = Server::start_workers(2, "", &lines);
+    fs::create_dir_all(server.prefix.join("www/files/in")).unwrap();
+    for name in [
+        "files/a",
+        "files/in/a",
+        "files/not",
+        "limited",
+        "counted",
+        "tried",
+    ] {
+        server.write_old(name, b"12345");
+    }
+    let mut connection = server.connect();
+    for (path, status) in [
+        ("/files/a", 200),
+        ("/files/a", 200),
+        ("/files/a", 200),
+        ("/files/in/a", 200),
+        ("/files/in/none", 404),
+        ("/files/not", 200),
+        ("/counted", 200),
+        ("/limited", 200),
+        ("/limited", 503),
+        ("/limited", 503),
+        ("/tried", 200),
+    ] {
+        assert_eq!(connection.get(path).unwrap().status, status, "{path}");
+    }
+    let files = get(&server, "/http/location_zones/files");
+    let responses = json!({"1xx": 0, "2xx": 4, "3xx": 0, "4xx": 1, "5xx": 0,
+        "codes": {"200": 4, "404": 1}, "total": 5});
+    assert_eq!(
+        (&files["requests"], &files["responses"]),
+        (&json!(5), &responses)
+    );
+    assert!(files["sent"].as_u64() > Some(500) && files["received"].as_u64() > Some(100));
+    assert_eq!(
+        get(&server, "/http/location_zones")
+            .as_object()
+            .unwrap()
+            .len(),
+        1
+    );
+    let site = get(&server, "/http/server_zones/site");
+    assert_eq!(site["processing"], 1, "the one that asks");
+    // Those that have asked before are counted, too, as soon as they have ended.
+    assert!(site["responses"]["total"].as_u64() >= Some(13), "{site}");
+    assert_eq!(site["responses"]["codes"]["503"], 2);
+    let old = ask(
+        server.port,
+        "GET",
+        "/api/6/http/location_zones/files",
+        "",
+        "",
+    )
+    .json;
+    assert_eq!(old["responses"]["codes"], Value::Null);
+    assert_eq!(
+        get(&server, "/http/server_zones?fields="),
+        json!({"site": {}})
+    );
+    let limited = json!({"passed": 1, "delayed": 0, "rejected": 2, "delayed_dry_run": 0, "rejected_dry_run": 1});
+    assert_eq!(get(&server, "/http/limit_reqs"), json!({"rates": limited}));
+    let limited = json!({"passed": 1, "rejected": 0, "rejected_dry_run": 0});
+    assert_eq!(get(&server, "/http/limit_conns/connections"), limited);
+
+    server.reload(&lines);
+    wait_for("the new generation", || {
+        get(&server, "/nginx")["generation"].as_u64() == Some(2)
+    });
+    assert_eq!(
+        get(&server, "/http/location_zones/files"),
+        files,
+        "counters go on"
+    );
+    for path in [
+        "/http/location_zones/files",
+        "/http/server_zones/site",
+        "/http/limit_reqs/rates",
+    ] {
+        assert_eq!(change(&server, "DELETE", path, "").0, 204, "{path}");
+    }
+    assert_eq!(server.connect().get("/files/a").unwrap().status, 200);
+    let files = get(&server, "/http/location_zones/files");
+    assert_eq!(
+        (&files["requests"], &files["responses"]["codes"]),
+        (&json!(1), &json!({"200": 1}))
+    );
+    assert_eq!(get(&server, "/http/limit_reqs/rates")["rejected"], 0);
+    for (path, code) in [
+        ("/http/server_zones/none", "ServerZoneNotFound"),
+        ("/http/location_zones/none", "LocationZoneNotFound"),
+        ("/http/limit_reqs/none", "LimitReqNotFound"),
+        ("/http/limit_conns/rates", "LimitConnNotFound"),
+    ] {
+        for method in ["GET", "DELETE"] {
+            assert_eq!(refused(&server, method, path, ""), (404, code.to_owned()));
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! asks until its places are given back.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::hash::Map;
@@ -212,7 +213,10 @@ impl<C: Context> LimitConn<C> {
             };
             K::note(context, |places| places.outcome = Some(Outcome::Passed));
             match Connections::enter(limit, &key) {
-                Ok(lease) => K::note(context, |places| places.leases.push(lease)),
+                Ok(lease) => {
+                    limit.zone.state().note(Outcome::Passed);
+                    K::note(context, |places| places.leases.push(lease));
+                }
                 Err(refusal) => return self.refuse::<K>(context, limit, refusal),
             }
         }
@@ -241,6 +245,7 @@ impl<C: Context> LimitConn<C> {
             true => (Outcome::RejectedDryRun, Ok(())),
             false => (Outcome::Rejected, Err(self.status)),
         };
+        limit.zone.state().note(outcome);
         K::note(context, |places| {
             places.leases.clear();
             places.outcome = Some(outcome);
@@ -277,6 +282,10 @@ enum Refusal {
 /// What a zone keeps: how many connections there are for each key.
 pub struct Connections<C> {
     table: Mutex<Table>,
+    /// Contexts that were let in, refused, and refused in a dry run.
+    passed: AtomicU64,
+    rejected: AtomicU64,
+    rejected_dry_run: AtomicU64,
     of: PhantomData<fn(C)>,
 }
 
@@ -296,6 +305,9 @@ impl<C: Context> State for Connections<C> {
                 counts: Map::default(),
                 room: Room::new(size, HEAD_SIZE),
             }),
+            passed: AtomicU64::default(),
+            rejected: AtomicU64::default(),
+            rejected_dry_run: AtomicU64::default(),
             of: PhantomData,
         }
     }
@@ -315,10 +327,31 @@ impl<C: Context> State for Connections<C> {
     fn describe(&self, settings: &ZoneSettings<C>, tell: &mut Tell<'_>) {
         tell("key", Fact::Text(&settings.key_text));
         tell("keys", Fact::Number(self.table().counts.len() as u64));
+        for (name, outcome) in [
+            ("passed", Outcome::Passed),
+            ("rejected", Outcome::Rejected),
+            ("rejected_dry_run", Outcome::RejectedDryRun),
+        ] {
+            let count = self.count_of(outcome).load(Ordering::Relaxed);
+            tell(name, Fact::Number(count));
+        }
     }
 }
 
 impl<C: Context> Connections<C> {
+    /// How many contexts this has become of.
+    fn count_of(&self, outcome: Outcome) -> &AtomicU64 {
+        match outcome {
+            Outcome::Passed => &self.passed,
+            Outcome::Rejected => &self.rejected,
+            Outcome::RejectedDryRun => &self.rejected_dry_run,
+        }
+    }
+
+    fn note(&self, outcome: Outcome) {
+        self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
+    }
+
     fn enter(limit: &Limit<C>, key: &[u8]) -> Result<Lease<C>, Refusal> {
         let connections = limit.zone.state();
         connections.table().enter(key, limit.connections)?;

@@ -353,9 +353,10 @@ impl Roster {
             }
         }
         let is_parent = self.parents().iter().any(|(parent, _)| *parent == number);
-        Err(match is_parent {
-            true => Refusal::Immutable,
-            false => Refusal::NotFound,
+        Err(if is_parent {
+            Refusal::Immutable
+        } else {
+            Refusal::NotFound
         })
     }
 

@@ -1,5 +1,6 @@
 //! What paths below the API's location name.
 
+use bytes::Bytes;
 use proto::method::Method;
 
 use super::failure::Failure;
@@ -22,10 +23,53 @@ pub(super) enum Endpoint {
     Http,
     /// Requests of clients.
     HttpRequests,
+    /// Zones of a kind, or the one of this name.
+    Zones(Kind, Option<Bytes>),
     /// The list of what there is of TCP and UDP.
     Stream,
     /// Groups of servers of a block, `http` or `stream`.
     Upstreams(&'static str, OfUpstreams),
+}
+
+/// A kind of zones that count requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// `status_zone` of servers.
+    ServerZones,
+    /// `status_zone` of locations.
+    LocationZones,
+    /// `limit_conn_zone`.
+    LimitConns,
+    /// `limit_req_zone`.
+    LimitReqs,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [
+        Kind::ServerZones,
+        Kind::LocationZones,
+        Kind::LimitConns,
+        Kind::LimitReqs,
+    ];
+
+    /// What it is called in a path.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Kind::ServerZones => "server_zones",
+            Kind::LocationZones => "location_zones",
+            Kind::LimitConns => "limit_conns",
+            Kind::LimitReqs => "limit_reqs",
+        }
+    }
+
+    /// The version that it came with.
+    fn since(self) -> u8 {
+        match self {
+            Kind::ServerZones => 1,
+            Kind::LocationZones => 5,
+            Kind::LimitConns | Kind::LimitReqs => 6,
+        }
+    }
 }
 
 /// Groups of servers, or something of one.
@@ -51,9 +95,6 @@ pub(super) struct Asked {
 impl Endpoint {
     /// What there is in a version.
     pub(super) const ROOT: &[&str] = &["nginx", "connections", "http", "stream"];
-
-    /// What there is of HTTP.
-    pub(super) const OF_HTTP: &[&str] = &["requests", "upstreams"];
 
     /// What there is of TCP and UDP.
     pub(super) const OF_STREAM: &[&str] = &["upstreams"];
@@ -82,6 +123,7 @@ impl Endpoint {
             [b"http", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("http", OfUpstreams::parse(rest)?)
             }
+            [b"http", kind, rest @ ..] => Endpoint::of_zones(version, kind, rest)?,
             [b"stream"] => Endpoint::Stream,
             [b"stream", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("stream", OfUpstreams::parse(rest)?)
@@ -89,6 +131,28 @@ impl Endpoint {
             _ => return Err(Failure::PathNotFound),
         };
         Ok(Asked { version, endpoint })
+    }
+
+    /// Zones of HTTP, as far as a version has them.
+    fn of_zones(version: u8, kind: &[u8], rest: &[&[u8]]) -> Result<Endpoint, Failure> {
+        let mut kinds = Kind::ALL.into_iter();
+        let known = kinds.find(|known| known.path().as_bytes() == kind);
+        let kind = known.filter(|known| known.since() <= version);
+        let kind = kind.ok_or(Failure::PathNotFound)?;
+        match rest {
+            [] => Ok(Endpoint::Zones(kind, None)),
+            [name] => Ok(Endpoint::Zones(kind, Some(Bytes::copy_from_slice(name)))),
+            _ => Err(Failure::PathNotFound),
+        }
+    }
+
+    /// What there is of HTTP in a version.
+    pub(super) fn of_http(version: u8) -> Vec<&'static str> {
+        let kinds = Kind::ALL.into_iter();
+        let kinds = kinds.filter(|kind| kind.since() <= version);
+        let mut all = vec!["requests", "upstreams"];
+        all.extend(kinds.map(Kind::path));
+        all
     }
 
     /// Whether a body says what a request of this method wants.
@@ -105,6 +169,8 @@ impl Endpoint {
             | Endpoint::Http
             | Endpoint::Stream => "GET, HEAD",
             Endpoint::Connections | Endpoint::HttpRequests => "GET, HEAD, DELETE",
+            Endpoint::Zones(_, None) => "GET, HEAD",
+            Endpoint::Zones(_, Some(_)) => "GET, HEAD, DELETE",
             Endpoint::Upstreams(_, of) => match of {
                 OfUpstreams::All => "GET, HEAD",
                 OfUpstreams::Group(_) => "GET, HEAD, DELETE",
@@ -183,6 +249,25 @@ mod tests {
             ),
         ] {
             assert_eq!(parsed(path), Ok((version, endpoint)), "{path}");
+        }
+    }
+
+    /// By the history on nginx.org's page of the API.
+    #[test]
+    fn zones_came_with_versions() {
+        for (kind, since) in [
+            ("server_zones", 4),
+            ("location_zones", 5),
+            ("limit_conns", 6),
+            ("limit_reqs", 6),
+        ] {
+            for version in VERSIONS {
+                let path = format!("/{version}/http/{kind}/one");
+                let known = parsed(&path).is_ok();
+                assert_eq!(known, version >= since, "{path}");
+                let is_listed = Endpoint::of_http(version).contains(&kind);
+                assert_eq!(is_listed, known, "{path}");
+            }
         }
     }
 

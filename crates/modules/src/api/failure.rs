@@ -8,6 +8,8 @@ use http::output;
 use http::request::{Request, Step};
 use http::text::Text;
 
+use super::endpoint::Kind;
+
 /// What is wrong with a request, one variant a cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
@@ -17,6 +19,8 @@ pub(super) enum Failure {
     PathNotFound,
     /// No group of servers has the name.
     UpstreamNotFound,
+    /// No zone of the kind has the name.
+    ZoneNotFound(Kind),
     /// The group has no `zone`, so that it stays as the configuration has it.
     UpstreamStatic,
     /// A server's number is none.
@@ -69,6 +73,7 @@ impl Failure {
             Failure::UnknownVersion
             | Failure::PathNotFound
             | Failure::UpstreamNotFound
+            | Failure::ZoneNotFound(_)
             | Failure::ServerNotFound(_) => 404,
             Failure::MethodDisabled(_) => 405,
             Failure::EntryExists => 409,
@@ -85,6 +90,12 @@ impl Failure {
             Failure::UnknownVersion => "UnknownVersion",
             Failure::PathNotFound => "PathNotFound",
             Failure::UpstreamNotFound => "UpstreamNotFound",
+            Failure::ZoneNotFound(kind) => match kind {
+                Kind::ServerZones => "ServerZoneNotFound",
+                Kind::LocationZones => "LocationZoneNotFound",
+                Kind::LimitConns => "LimitConnNotFound",
+                Kind::LimitReqs => "LimitReqNotFound",
+            },
             Failure::UpstreamStatic => "UpstreamStatic",
             Failure::BadServerId => "UpstreamBadServerId",
             Failure::ServerNotFound(_) => "UpstreamServerNotFound",
@@ -115,6 +126,12 @@ impl Failure {
             Failure::UnknownVersion => "unknown version",
             Failure::PathNotFound => "path not found",
             Failure::UpstreamNotFound => "upstream not found",
+            Failure::ZoneNotFound(kind) => match kind {
+                Kind::ServerZones => "server zone not found",
+                Kind::LocationZones => "location zone not found",
+                Kind::LimitConns => "limit_conn not found",
+                Kind::LimitReqs => "limit_req not found",
+            },
             Failure::UpstreamStatic => "upstream is static",
             Failure::BadServerId => "invalid server id",
             Failure::ServerNotFound(id) => {

@@ -109,9 +109,10 @@ impl Written {
                 let is_backup = value
                     .as_bool()
                     .ok_or(Failure::BadValue("backup", "UpstreamConfFormatError"))?;
-                self.side = Some(match is_backup {
-                    true => SideOf::Backups,
-                    false => SideOf::Peers,
+                self.side = Some(if is_backup {
+                    SideOf::Backups
+                } else {
+                    SideOf::Peers
                 });
             }
             "id" => {
@@ -260,12 +261,13 @@ pub(super) fn find(block: &Block, id: u64) -> Result<Member, Failure> {
     let roster = block.group.roster();
     let members = roster.members().into_iter();
     let found = members.into_iter().find(|member| member.number == id);
-    found.ok_or_else(
-        || match roster.parents().iter().any(|(number, _)| *number == id) {
-            true => Failure::ServerImmutable(id),
-            false => Failure::ServerNotFound(id),
-        },
-    )
+    found.ok_or_else(|| {
+        if roster.parents().iter().any(|(number, _)| *number == id) {
+            Failure::ServerImmutable(id)
+        } else {
+            Failure::ServerNotFound(id)
+        }
+    })
 }
 
 /// Writing a file may take its time, and whoever comes meanwhile waits.
@@ -276,12 +278,11 @@ async fn edit(block: &Block, edit: Edit) -> Result<Member, Failure> {
         Edit::Change(id, _) | Edit::Remove(id) => *id,
     };
     let now = engine::now();
-    let done = match roster.is_kept() {
-        true => {
-            let roster = roster.clone();
-            engine::blocking_long(move || roster.edit(edit, now)).await
-        }
-        false => roster.edit(edit, now),
+    let done = if roster.is_kept() {
+        let roster = roster.clone();
+        engine::blocking_long(move || roster.edit(edit, now)).await
+    } else {
+        roster.edit(edit, now)
     };
     done.map_err(|refusal| match refusal {
         Refusal::NotFound => Failure::ServerNotFound(id),
@@ -313,9 +314,10 @@ fn tell(
     what: std::fmt::Arguments<'_>,
     user: &Bytes,
 ) {
-    let by = match user.is_empty() {
-        true => String::new(),
-        false => format!(", by user \"{}\"", log::Printable(user)),
+    let by = if user.is_empty() {
+        String::new()
+    } else {
+        format!(", by user \"{}\"", log::Printable(user))
     };
     log::error!(
         request,

@@ -1,17 +1,19 @@
 //! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus documents it.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. [`endpoint`] says what a path is about, `show` writes
-//! objects with the fields that are asked for, a file each what there is to show: `server`, `upstreams`. `members` changes
+//! objects with the fields that are asked for, a file each what there is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
 //! servers of groups; [`protection`] says who may. [`failure`] has what is answered where something is wrong.
 //! Described in docs/api.md.
 
 mod endpoint;
 mod failure;
+mod limits;
 mod members;
 mod protection;
 mod server;
 mod show;
 mod upstreams;
+mod zones;
 
 use std::sync::Arc;
 
@@ -59,7 +61,10 @@ pub static API: Setting<bool> = Setting::new("api", &["[write=on | write=off]"],
     );
 
 /// Directives of this module, for the table.
-pub const DIRECTIVES: &[&dyn Declared] = &[&API];
+pub const DIRECTIVES: &[&dyn Declared] = &[&API, &zones::STATUS_ZONE];
+
+/// The one that has the API answer.
+const ANSWERS: &[&dyn Declared] = &[&API];
 
 fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
     match setter.args() {
@@ -75,7 +80,7 @@ fn writes(setter: &Setter<'_>) -> Result<bool, Fault> {
 /// Declares what outlives a reload, where the configuration says `api` anywhere.
 pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
     let root = http.tree().root();
-    if root.tree().scopes().any(|scope| scope.writes(DIRECTIVES)) {
+    if root.tree().scopes().any(|scope| scope.writes(ANSWERS)) {
         let mut zones = compiler.zones.borrow_mut();
         // No other zone has the name.
         let _ = zones.declare::<Resets>(RESETS, SIZE_MIN, ());
@@ -83,18 +88,27 @@ pub fn prepare(compiler: &Compiler<'_>, http: ScopeRef<'_>) {
 }
 
 /// Adds to the generation when it was made.
-pub fn add(_: &Compiler<'_>, generation: &mut Generation) {
+pub fn add(compiler: &Compiler<'_>, generation: &mut Generation) {
     generation.add(Loaded::now());
+    zones::add(compiler, generation);
 }
 
 /// What protects the scope of a plan.
 static PROTECTION: PlanSlot<Protection> = PlanSlot::new();
 
 /// What [`register`] says of shortcuts.
-pub const SHORTCUTS: &[Told] = &[Told::Never("it answers itself")];
+pub const SHORTCUTS: &[Told] = &[
+    Told::Never("`api` answers instead of files"),
+    zones::SHORTCUT,
+];
 
-/// Keeps what protects a scope in which the API answers: also one for other methods than the location's.
+/// Has requests counted that a scope has a zone for. Keeps what protects a scope in which the API answers: also one for other methods
+/// than the location's.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
+    let registered = zones::register(plan);
+    registered
+        .map_err(|fault| plan.compiler.report(fault))
+        .ok()?;
     if let Ok(Some(_)) = plan.scope.written(&API) {
         let protection = Protection::of(plan.compiler, plan.scope);
         let protection = protection
@@ -125,9 +139,10 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
         }
     };
     if !Protection::of(compiler, scope)?.is_there() {
-        let consequence = match writes {
-            true => "anyone may read it, and changes of what is not protected are refused",
-            false => "anyone may read it",
+        let consequence = if writes {
+            "anyone may read it, and changes of what is not protected are refused"
+        } else {
+            "anyone may read it"
         };
         let text = format!("\"api\" is not protected: {consequence}");
         compiler.diagnose(Diagnostic::warn(text, position));
@@ -202,12 +217,14 @@ impl Api {
         if matches!(request.method, Method::Get | Method::Head) {
             return Ok(show(request, &asked));
         }
-        let body = match Endpoint::takes_body(request.method) {
-            true => match read_body(request, exchange).await? {
-                Ok(body) => body,
-                Err(failure) => return Ok(Err(failure)),
-            },
-            false => Bytes::new(),
+        let body = if Endpoint::takes_body(request.method) {
+            read_body(request, exchange).await?
+        } else {
+            Ok(Bytes::new())
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(failure) => return Ok(Err(failure)),
         };
         let user = self.user.evaluate(request);
         Ok(change(request, &asked, &body, &user).await)
@@ -221,9 +238,10 @@ impl Api {
         if matches!(request.method, Method::Get | Method::Head) {
             return Ok(asked);
         }
-        let methods = match self.writes {
-            true => asked.endpoint.methods(),
-            false => "GET, HEAD",
+        let methods = if self.writes {
+            asked.endpoint.methods()
+        } else {
+            "GET, HEAD"
         };
         let mut allowed = methods.split(", ");
         if !allowed.any(|method| method == request.method.name()) {
@@ -231,9 +249,10 @@ impl Api {
         }
         protection::check_origin(request)?;
         let protection = request.plan.of(&PROTECTION);
-        match protection.is_some_and(|protection| protection.permits(request)) {
-            true => Ok(asked),
-            false => Err(Failure::Unprotected),
+        if protection.is_some_and(|protection| protection.permits(request)) {
+            Ok(asked)
+        } else {
+            Err(Failure::Unprotected)
         }
     }
 }
@@ -261,9 +280,10 @@ async fn read_body(
         }));
     };
     let body = Bytes::from(pieces.concat());
-    Ok(match body.len() > length_max {
-        true => Err(Failure::BodyTooLarge),
-        false => Ok(body),
+    Ok(if body.len() > length_max {
+        Err(Failure::BodyTooLarge)
+    } else {
+        Ok(body)
     })
 }
 
@@ -274,7 +294,18 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
     match &asked.endpoint {
         Endpoint::Versions => json.array(|json| VERSIONS.for_each(|version| json.number(version))),
         Endpoint::Root => show::names(&mut json, Endpoint::ROOT),
-        Endpoint::Http => show::names(&mut json, Endpoint::OF_HTTP),
+        Endpoint::Http => show::names(&mut json, &Endpoint::of_http(asked.version)),
+        Endpoint::Zones(kind, None) => json.object(|json| {
+            for (name, shown) in server::zones(request, *kind, None) {
+                json.key(&String::from_utf8_lossy(&name));
+                shown.show(*kind, asked.version, json, &fields);
+            }
+        }),
+        Endpoint::Zones(kind, Some(name)) => {
+            let found = server::zones(request, *kind, Some(name)).pop();
+            let (_, shown) = found.ok_or(Failure::ZoneNotFound(*kind))?;
+            shown.show(*kind, asked.version, &mut json, &fields);
+        }
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
         Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
         Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
@@ -308,6 +339,7 @@ async fn change(
     match &asked.endpoint {
         Endpoint::Connections => server::reset_connections(request),
         Endpoint::HttpRequests => server::reset_requests(request),
+        Endpoint::Zones(kind, Some(name)) => server::reset_zone(request, *kind, name)?,
         Endpoint::Upstreams(of, OfUpstreams::Group(name)) => {
             upstreams::reset(&upstreams::group(request, of, name)?.group);
         }

@@ -88,9 +88,10 @@ pub(super) fn check_host(request: &Request) -> Result<(), Failure> {
     let binding = request.http.binding(&connection.client.listener);
     let servers = binding.map(|binding| binding.servers_for(connection.local()));
     let named = servers.and_then(|servers| servers.names.find_name(host).ok().flatten());
-    match named.is_some() {
-        true => Ok(()),
-        false => Err(Failure::UnknownHost),
+    if named.is_some() {
+        Ok(())
+    } else {
+        Err(Failure::UnknownHost)
     }
 }
 
@@ -113,8 +114,9 @@ pub(super) fn check_origin(request: &Request) -> Result<(), Failure> {
         rest.is_none_or(|named| !named.eq_ignore_ascii_case(host))
     };
     let origin = request.header_named(b"origin");
-    match is_foreign_site || origin.is_some_and(is_foreign_origin) {
-        true => Err(Failure::Foreign),
-        false => Ok(()),
+    if is_foreign_site || origin.is_some_and(is_foreign_origin) {
+        Err(Failure::Foreign)
+    } else {
+        Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! What the API shows of the server itself, its connections and requests.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::json;
+use bytes::Bytes;
 use framework::counters::Totals;
 use framework::generation::Generation;
 use framework::zone::{State, Tell, Zone};
@@ -11,7 +12,11 @@ use http::request::Request;
 use http::server_tokens::VERSION;
 use jiff::Timestamp;
 
+use super::endpoint::Kind;
+use super::failure::Failure;
+use super::limits::{self, Outcomes};
 use super::show::{self, Fields};
+use super::zones::{Names, Sums};
 
 /// When the configuration was read.
 pub(super) struct Loaded(Timestamp);
@@ -24,7 +29,12 @@ impl Loaded {
 
 /// What counters showed when they were reset: the counters themselves go on.
 #[derive(Debug, Default)]
-pub(super) struct Resets(Mutex<Reset>);
+pub(super) struct Resets {
+    counters: Mutex<Reset>,
+    zones: Mutex<BTreeMap<Bytes, Sums>>,
+    locations: Mutex<BTreeMap<Bytes, Sums>>,
+    limits: Mutex<BTreeMap<(Kind, Bytes), Outcomes>>,
+}
 
 /// See [`Totals`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,10 +61,105 @@ impl State for Resets {
 
 impl Resets {
     fn change(&self, change: impl FnOnce(&mut Reset)) -> Reset {
-        let mut reset = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reset = lock(&self.counters);
         change(&mut reset);
         *reset
     }
+
+    fn of_zones(&self, kind: Kind) -> MutexGuard<'_, BTreeMap<Bytes, Sums>> {
+        lock(match kind {
+            Kind::ServerZones => &self.zones,
+            _ => &self.locations,
+        })
+    }
+}
+
+/// Each holds numbers alone.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The zones of a kind that count requests, all or the one of this name, and what each shows.
+pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<(Bytes, Shown)> {
+    let generation = &request.local.generation;
+    let resets = resets(generation);
+    let is_asked = |name: &Bytes| only.is_none_or(|only| only == name);
+    match kind {
+        Kind::ServerZones | Kind::LocationZones => {
+            let names: Option<Arc<Names>> = generation.part();
+            let names = names.iter().flat_map(|names| names.of(kind));
+            let names = names.filter(|name| is_asked(name)).cloned();
+            let shown = names.map(|name| {
+                let sums = Sums::of(request, kind, &name);
+                let resets = resets.as_ref().map(|zone| zone.state().of_zones(kind));
+                let earlier = resets.and_then(|known| known.get(&name).cloned());
+                (
+                    name,
+                    Shown::Requests(sums.since(&earlier.unwrap_or_default())),
+                )
+            });
+            shown.collect()
+        }
+        Kind::LimitConns | Kind::LimitReqs => {
+            let all = limits::all(request, kind).into_iter();
+            let all = all.map(|(name, outcomes)| (Bytes::from(name), outcomes));
+            let shown = all
+                .filter(|(name, _)| is_asked(name))
+                .map(|(name, outcomes)| {
+                    let resets = resets.as_ref().map(|zone| lock(&zone.state().limits));
+                    let key = (kind, name.clone());
+                    let earlier = resets.and_then(|known| known.get(&key).cloned());
+                    (
+                        name,
+                        Shown::Outcomes(outcomes.since(&earlier.unwrap_or_default())),
+                    )
+                });
+            shown.collect()
+        }
+    }
+}
+
+/// What a zone shows.
+pub(super) enum Shown {
+    /// `status_zone`.
+    Requests(Sums),
+    /// `limit_req_zone`, `limit_conn_zone`.
+    Outcomes(Outcomes),
+}
+
+impl Shown {
+    pub(super) fn show(&self, kind: Kind, version: u8, json: &mut json::Writer, fields: &Fields) {
+        if fields.are_none() {
+            return json.object(|_| ());
+        }
+        match self {
+            Shown::Requests(sums) => sums.show(kind, version >= 7, json, fields),
+            Shown::Outcomes(outcomes) => outcomes.show(json, fields),
+        }
+    }
+}
+
+/// Has everything about a zone counted from now on.
+pub(super) fn reset_zone(request: &Request, kind: Kind, name: &Bytes) -> Result<(), Failure> {
+    let missing = || Failure::ZoneNotFound(kind);
+    zones(request, kind, Some(name)).pop().ok_or_else(missing)?;
+    let Some(resets) = resets(&request.local.generation) else {
+        return Ok(());
+    };
+    match kind {
+        Kind::ServerZones | Kind::LocationZones => {
+            let sums = Sums::of(request, kind, name);
+            resets.state().of_zones(kind).insert(name.clone(), sums);
+        }
+        Kind::LimitConns | Kind::LimitReqs => {
+            let mut all = limits::all(request, kind).into_iter();
+            let found = all.find(|(known, _)| known.as_bytes() == name);
+            if let Some((_, outcomes)) = found {
+                lock(&resets.state().limits).insert((kind, name.clone()), outcomes);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What counters show, without what they had shown when they were reset.
@@ -94,7 +199,7 @@ impl Counted {
     }
 }
 
-fn resets(generation: &Generation) -> Option<std::sync::Arc<Zone<Resets>>> {
+fn resets(generation: &Generation) -> Option<Arc<Zone<Resets>>> {
     generation.zones.find(RESETS)
 }
 

@@ -160,9 +160,10 @@ fn settings(peer: &Peer, is_backup: bool, route: &[u8], object: &mut Object<'_>)
 
 /// What `route` has called it; empty where it is named by its address.
 fn route_of(peer: &Peer) -> &[u8] {
-    match peer.id == hash_of(&peer.name) {
-        true => b"",
-        false => &peer.id,
+    if peer.id == hash_of(&peer.name) {
+        b""
+    } else {
+        &peer.id
     }
 }
 

@@ -4,12 +4,14 @@
 //! `…_expire`. One lock guards a zone; under it stand a search by hash and the moving of one entry to
 //! the front, so that keys are forgotten in nginx's order whatever thread saw them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use framework::zone::{Fact, Room, State, Tell, Zone};
 
+use super::Outcome;
 use super::settings::ZoneSettings;
 
 /// What nginx's entry takes beside its key, in bytes.
@@ -54,6 +56,8 @@ pub(super) enum Admission {
 /// The buckets of a zone.
 pub struct Buckets {
     table: Mutex<Table>,
+    /// Requests by what the zone has had become of them: see [`Outcome`].
+    outcomes: [AtomicU64; 5],
 }
 
 impl State for Buckets {
@@ -64,6 +68,7 @@ impl State for Buckets {
     fn new(size: u64) -> Buckets {
         Buckets {
             table: Mutex::new(Table::new(Room::new(size, HEAD_SIZE))),
+            outcomes: Default::default(),
         }
     }
 
@@ -83,10 +88,23 @@ impl State for Buckets {
         tell("key", Fact::Text(&settings.key_text));
         tell("rate", Fact::Number(settings.rate));
         tell("keys", Fact::Number(self.table().by_key.len() as u64));
+        for outcome in Outcome::ALL {
+            let count = self.count_of(outcome).load(Ordering::Relaxed);
+            tell(outcome.fact(), Fact::Number(count));
+        }
     }
 }
 
 impl Buckets {
+    /// Notes what the zone has had become of a request.
+    pub(super) fn note(&self, outcome: Outcome) {
+        self.count_of(outcome).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_of(&self, outcome: Outcome) -> &AtomicU64 {
+        &self.outcomes[outcome as usize] // invariant: there are as many as outcomes
+    }
+
     /// Looks for a key's bucket, or makes it. With `count` the request goes into it at once, else the
     /// entry is pinned. `rate` is in thousandths a second, `burst` the size of the bucket.
     pub(super) fn look_up(

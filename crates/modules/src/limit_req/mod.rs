@@ -45,6 +45,26 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every one of them.
+    const ALL: [Outcome; 5] = [
+        Outcome::Passed,
+        Outcome::Delayed,
+        Outcome::Rejected,
+        Outcome::DelayedDryRun,
+        Outcome::RejectedDryRun,
+    ];
+
+    /// What a zone tells of it by.
+    fn fact(self) -> &'static str {
+        match self {
+            Outcome::Passed => "passed",
+            Outcome::Delayed => "delayed",
+            Outcome::Rejected => "rejected",
+            Outcome::DelayedDryRun => "delayed_dry_run",
+            Outcome::RejectedDryRun => "rejected_dry_run",
+        }
+    }
+
     /// The value of `$limit_req_status`.
     pub fn name(self) -> &'static str {
         match self {
@@ -118,6 +138,10 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
     let last = settings.limits.len().saturating_sub(1);
     let mut looked_at: Vec<(&Limit, Pinned)> = Vec::new();
     let mut counted = None;
+    let rejected = match settings.dry_run {
+        true => Outcome::RejectedDryRun,
+        false => Outcome::Rejected,
+    };
     for (index, limit) in settings.limits.iter().enumerate() {
         let Some(key) = key(request, limit) else {
             continue;
@@ -132,6 +156,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
             Admission::Pinned(pinned) => looked_at.push((limit, pinned)),
             Admission::Exceeded(excess) => {
                 log_excess(request, settings, limit, excess);
+                limit.zone.state().note(rejected);
                 unpin(&looked_at);
                 return Decision::Reject;
             }
@@ -141,6 +166,7 @@ fn decide(request: &mut Request, settings: &LimitReq) -> Decision {
                     Alert,
                     "could not allocate node in limit_req zone \"{zone}\""
                 );
+                limit.zone.state().note(rejected);
                 unpin(&looked_at);
                 return Decision::Reject;
             }
@@ -186,6 +212,19 @@ fn count(
         if delay > longest.0 {
             longest = (delay, Some((limit, excess)));
         }
+    }
+    let slowest = longest.1.map(|(limit, _): (&Limit, u64)| limit);
+    let all = counted.iter().map(|(limit, _)| *limit);
+    for limit in all.chain(looked_at.iter().map(|(limit, _)| *limit)) {
+        let is_slowest = slowest.is_some_and(|slowest| std::ptr::eq(slowest, limit));
+        limit
+            .zone
+            .state()
+            .note(match (is_slowest, settings.dry_run) {
+                (false, _) => Outcome::Passed,
+                (true, false) => Outcome::Delayed,
+                (true, true) => Outcome::DelayedDryRun,
+            });
     }
     let (delay, Some((limit, excess))) = longest else {
         return Decision::Pass;

@@ -149,9 +149,10 @@ fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
                 let written = address::parse(server).ok();
                 written.is_some_and(|written| written.literal(default_port).is_some())
             };
-            let server = match is_address(&peer.server) {
-                true => &peer.server,
-                false => &peer.name,
+            let server = if is_address(&peer.server) {
+                &peer.server
+            } else {
+                &peer.name
             };
             let id = (peer.id != hash_of(&peer.name)).then_some(&peer.id[..]);
             line(server, peer, side, id, &mut out);
