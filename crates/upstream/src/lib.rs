@@ -45,7 +45,7 @@ pub use gate::{Admitted, Concurrency, Entry, Load, Patience, Waiting};
 pub use group::{Group, Keepalive, Queueing};
 pub use health::{Change, Check, Checks, Counts, Finding, Health};
 pub use lease::Lease;
-pub use members::{Asked, Done, Edit, Keep, MEMBERS_MAX, Member, Patch, Refusal};
+pub use members::{Availability, Done, Edit, Keep, MEMBERS_MAX, Member, Patch, Refusal};
 pub use outliers::{Cause, Outliers, PutOut};
 pub use peer::{Peer, Peers, Side, SideOf, Standing};
 pub use queue::Place;

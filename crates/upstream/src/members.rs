@@ -55,18 +55,18 @@ pub struct Patch {
     /// See [`Peer::id`].
     pub id: Option<Bytes>,
     /// Whether it is asked.
-    pub standing: Option<Asked>,
+    pub standing: Option<Availability>,
 }
 
-/// Whether a member is asked.
+/// Which requests a member is asked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Availability {
     /// By every request.
-    Always,
-    /// By those that name it.
-    ByName,
-    /// Never.
-    Never,
+    Up,
+    /// By those that name it (`drain`).
+    Draining,
+    /// By none (`down`).
+    Down,
 }
 
 /// What is done to the members of a group.
@@ -135,8 +135,8 @@ impl Peer {
             self.id = id.clone();
         }
         if let Some(asked) = patch.standing {
-            self.down = asked == Asked::Never;
-            self.draining = asked == Asked::ByName;
+            self.down = asked == Availability::Down;
+            self.draining = asked == Availability::Draining;
         }
     }
 

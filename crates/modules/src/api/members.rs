@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::upstream::{Asked, Edit, Member, Patch, Peer, Refusal, SideOf};
+use ::upstream::{Availability, Edit, Member, Patch, Peer, Refusal, SideOf};
 use bytes::Bytes;
 use conf::parse;
 use engine::net::Address;
@@ -40,10 +40,10 @@ impl Written {
         }
         let (drain, down) = (flag(&body, "drain")?, flag(&body, "down")?);
         written.patch.standing = match (drain, down) {
-            (_, Some(true)) => Some(Asked::Never),
-            (Some(true), _) => Some(Asked::ByName),
+            (_, Some(true)) => Some(Availability::Down),
+            (Some(true), _) => Some(Availability::Draining),
             (None, None) => None,
-            _ => Some(Asked::Always),
+            _ => Some(Availability::Up),
         };
         written.text = Value::Object(body).to_string();
         Ok(written)
@@ -407,11 +407,14 @@ mod tests {
     fn a_server_is_asked_always_by_name_or_never() {
         for (body, expected) in [
             ("{}", None),
-            ("{\"down\":true}", Some(Asked::Never)),
-            ("{\"down\":true,\"drain\":true}", Some(Asked::Never)),
-            ("{\"drain\":true,\"down\":false}", Some(Asked::ByName)),
-            ("{\"down\":false}", Some(Asked::Always)),
-            ("{\"drain\":false}", Some(Asked::Always)),
+            ("{\"down\":true}", Some(Availability::Down)),
+            ("{\"down\":true,\"drain\":true}", Some(Availability::Down)),
+            (
+                "{\"drain\":true,\"down\":false}",
+                Some(Availability::Draining),
+            ),
+            ("{\"down\":false}", Some(Availability::Up)),
+            ("{\"drain\":false}", Some(Availability::Up)),
         ] {
             let written = Written::parse(body.as_bytes(), Some(80)).unwrap();
             assert_eq!(written.patch.standing, expected, "{body}");

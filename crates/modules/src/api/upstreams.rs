@@ -14,7 +14,10 @@ use super::show::{self, Fields, Object};
 fn blocks(request: &Request, of: &str) -> Vec<Block> {
     let blocks = request.local.generation.part::<Blocks>();
     let blocks = blocks.iter().flat_map(|blocks| blocks.0.iter());
-    blocks.filter(|block| block.stands_in == of).cloned().collect()
+    blocks
+        .filter(|block| block.stands_in == of)
+        .cloned()
+        .collect()
 }
 
 /// The group of this name.

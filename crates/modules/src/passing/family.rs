@@ -420,6 +420,8 @@ mod tests {
     use framework::compile::{Compiler, Environment};
 
     use super::super::{buffers, ssl};
+    use http::request::Request;
+
     use super::*;
 
     // As two modules of one program would have them.

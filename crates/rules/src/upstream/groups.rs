@@ -160,7 +160,7 @@ pub fn add<U: Upstreams>(compiler: &Compiler<'_>, generation: &mut Generation) {
         let mut all = Blocks::clone(&generation.part::<Blocks>().unwrap_or_default());
         all.0.extend(blocks.iter().map(|group| Block {
             stands_in: U::BLOCK,
-            default_port: U::DEFAULT_PORT,
+            default_port: U::SERVERS.default_port,
             group: Arc::clone(&group.shared),
             zone: group.zone.clone(),
         }));
@@ -179,7 +179,7 @@ pub struct Blocks(pub Vec<Block>);
 pub struct Block {
     /// The block that it stands in, see [`Upstreams::BLOCK`].
     pub stands_in: &'static str,
-    /// See [`Upstreams::DEFAULT_PORT`].
+    /// The port of a server that is written without.
     pub default_port: Option<u16>,
     /// What `zone` calls it; `None` where there is none.
     pub zone: Option<Bytes>,

@@ -259,9 +259,10 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
         false => Some(resolving(compiler, block, name)?),
     };
     let roster = Roster::new(primary, backup, chosen.method, hosts);
-    let roster = roster
-        .with_checks(checks)
-        .kept_by(state::kept(compiler, block, U::DEFAULT_PORT)?);
+    let roster =
+        roster
+            .with_checks(checks)
+            .kept_by(state::kept(compiler, block, U::SERVERS.default_port)?);
     let roster = Arc::new(roster);
     remember::<U>(compiler, &name.text(), &roster)?;
     if let Some(resolving) = resolving {

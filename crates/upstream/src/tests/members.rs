@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Mutex;
 
 use super::*;
-use crate::{Asked, Done, Edit, Keep, Patch, Refusal};
+use crate::{Availability, Done, Edit, Keep, Patch, Refusal};
 
 /// Where members are written down; what is there may be changed by others.
 #[derive(Clone, Debug, Default)]
@@ -109,9 +109,9 @@ fn a_member_is_asked_always_by_name_or_never() {
     let group = Arc::new(Group::new("u".into(), Arc::clone(&roster), None));
     let now = Instant::now();
     for (asked, all, by_name) in [
-        (Asked::Never, "bb", "b"),
-        (Asked::ByName, "bb", "a"),
-        (Asked::Always, "ab", "a"),
+        (Availability::Down, "bb", "b"),
+        (Availability::Draining, "bb", "a"),
+        (Availability::Up, "ab", "a"),
     ] {
         let patch = Patch {
             standing: Some(asked),
