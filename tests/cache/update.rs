@@ -27,7 +27,11 @@ fn what_is_over_is_fetched_beside_its_client() {
                 assert_eq!(get(&server, path).cache(), "MISS");
                 let answer = until_over(server.port, path);
                 assert_eq!(answer.cache(), expected, "{path} {family:?}");
-                let length = if expected == "STALE" { 100_000 } else { 100_001 };
+                let length = if expected == "STALE" {
+                    100_000
+                } else {
+                    100_001
+                };
                 assert_eq!(checksum(&answer.body), checksum(&pattern(length)), "{path}");
                 if expected == "STALE" {
                     until(|| requests.load(Ordering::SeqCst) == 2);

@@ -418,10 +418,9 @@ mod tests {
 
     use conf::{Declared, Loaded, Recording, Registry, Sealed, manual};
     use framework::compile::{Compiler, Environment};
-
-    use super::super::{buffers, ssl};
     use http::request::Request;
 
+    use super::super::{buffers, ssl};
     use super::*;
 
     // As two modules of one program would have them.
