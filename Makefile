@@ -11,6 +11,7 @@
 #   make storms             10,000 storms of clients and upstreams that fail in every way, by seed: for every night; ten minutes
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
 #   make install DESTDIR=   the release's program, its unit, configuration, page and manual, where they belong on Debian
+#   make deb                the Debian packages tidegate and tidegate-nginx into target/debian; needs cargo-deb. tests/packages tries them
 #   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md, docs/shortcuts.md and the table in README.md again
 
 CARGO ?= cargo
@@ -19,7 +20,7 @@ FOR ?= 3600
 SEEDS ?= 10000
 BINARY ?= target/release/tidegate
 
-.PHONY: run release install test check bench testssl ktls judge storms differential fmt docs packages
+.PHONY: run release install deb test check bench testssl ktls judge storms differential fmt docs packages
 
 run:
 	$(CARGO) build --profile quick --bin tidegate
@@ -41,6 +42,12 @@ install:
 	install -D -m 644 packaging/tidegate.logrotate "$(DESTDIR)/etc/logrotate.d/tidegate"
 	install -D -m 644 packaging/tidegate.8 "$(DESTDIR)/usr/share/man/man8/tidegate.8"
 	install -d -m 755 "$(DESTDIR)/var/log/tidegate" "$(DESTDIR)/var/lib/tidegate"
+
+deb: release
+	mkdir -p target/deb
+	ln -sfn tidegate target/deb/nginx
+	$(CARGO) deb --no-build --no-strip
+	$(CARGO) deb --no-build --no-strip --variant nginx
 
 test: packages
 	$(CARGO) test --workspace

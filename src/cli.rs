@@ -18,17 +18,19 @@ pub(crate) mod paths {
     pub(crate) const PREFIX: &str = "/usr/share/nginx";
     /// The configuration (`-c`), where it exists.
     pub(crate) const OWN_CONF: &str = "/etc/tidegate/tidegate.conf";
-    /// The configuration (`-c`) where there is none of our own.
+    /// The configuration (`-c`) where there is none of our own, and where the program stands in
+    /// nginx's place, under its name.
     pub(crate) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
     /// The configuration that is read where the command line names none.
     pub(crate) fn conf() -> &'static str {
-        conf_of(|path| std::path::Path::new(path).exists())
+        let exists = |path: &str| std::path::Path::new(path).exists();
+        conf_of(super::is_called_nginx(), exists)
     }
 
-    /// The same, by what exists.
-    pub(super) fn conf_of(exists: impl Fn(&str) -> bool) -> &'static str {
-        if exists(OWN_CONF) {
+    /// The same, by the program's name and by what exists.
+    pub(super) fn conf_of(is_called_nginx: bool, exists: impl Fn(&str) -> bool) -> &'static str {
+        if !is_called_nginx && exists(OWN_CONF) {
             OWN_CONF
         } else {
             NGINX_CONF
@@ -304,8 +306,11 @@ mod tests {
 
     #[test]
     fn our_own_configuration_goes_before_that_of_nginx() {
-        assert_eq!(paths::conf_of(|_| true), "/etc/tidegate/tidegate.conf");
-        assert_eq!(paths::conf_of(|_| false), "/etc/nginx/nginx.conf");
+        let conf = paths::conf_of;
+        assert_eq!(conf(false, |_| true), "/etc/tidegate/tidegate.conf");
+        assert_eq!(conf(false, |_| false), "/etc/nginx/nginx.conf");
+        // In nginx's place it is nginx's, whatever else is installed.
+        assert_eq!(conf(true, |_| true), "/etc/nginx/nginx.conf");
     }
 
     #[test]
