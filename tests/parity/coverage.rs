@@ -144,7 +144,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/health_checks.rs",
         "body header health_check match require status",
     ),
-    ("tests/live_api.rs", "api status_zone"),
+    ("tests/live_api.rs", "api dashboard keyval keyval_zone status_zone"),
     ("tests/log_places.rs", "debug_connection"),
     ("tests/metrics.rs", "metrics"),
     (

@@ -11,6 +11,7 @@ pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
 pub mod browser;
+pub mod dashboard;
 pub mod dav;
 pub mod dav_ext;
 pub mod early_hints;

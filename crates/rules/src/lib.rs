@@ -1,4 +1,4 @@
-//! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`,
+//! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`, `keyval`,
 //! `server_name`, `access_log` with its formats, and the `upstream` block.
 //!
 //! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`], [`upstream::Upstreams`]), when each is
@@ -9,6 +9,8 @@ pub mod access_log;
 pub mod beside;
 pub mod format;
 pub mod geoip2;
+mod kept_file;
+pub mod keyval;
 pub mod limit_conn;
 pub mod limited;
 pub mod realip;

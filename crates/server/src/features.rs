@@ -19,12 +19,12 @@ use modules::filters::{
     addition, charset, compress, gunzip, gzip, headers, slice, ssi, sub, userid,
 };
 use modules::{
-    access, acme, api, auth_basic, auth_request, autoindex, browser, dav, dav_ext, early_hints,
-    fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req, memcached,
-    metrics, mirror, mp4, passing, post_action, precompressed, proxy, random_index, realip,
-    referer, rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
+    access, acme, api, auth_basic, auth_request, autoindex, browser, dashboard, dav, dav_ext,
+    early_hints, fastcgi, flv, grpc, headers_more, health_check, index, limit_conn, limit_req,
+    memcached, metrics, mirror, mp4, passing, post_action, precompressed, proxy, random_index,
+    realip, referer, rewrite, scgi, static_file, stub_status, try_files, tunnel, upstream, uwsgi,
 };
-use rules::geoip2;
+use rules::{geoip2, keyval};
 use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
 use variables::{geo, map, process, split_clients};
@@ -115,6 +115,7 @@ pub const FEATURES: Modules = Modules(&[
     Entry::of(&[geo::DIRECTIVES])
         .named(&["ngx_http_geo_module"])
         .prepare(geo::compile::<Request>),
+    Entry::of(&[keyval::DIRECTIVES]).prepare(keyval::compile::<Request>),
     Entry::of(&[map::DIRECTIVES])
         .named(&["ngx_http_map_module"])
         .prepare(map::compile::<Request>),
@@ -196,6 +197,7 @@ pub const FEATURES: Modules = Modules(&[
         .gathers(api::add)
         .plan(api::register, api::SHORTCUTS)
         .content("api", api::content),
+    Entry::of(&[dashboard::DIRECTIVES]).content("dashboard", dashboard::content),
     Entry::module::<dav_ext::DavExt>().prepare(dav_ext::compile),
     // From here on header filters.
     Entry::of(&[]).registers(range::register),

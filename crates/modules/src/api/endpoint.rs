@@ -25,6 +25,8 @@ pub(super) enum Endpoint {
     HttpRequests,
     /// Zones of a kind, or the one of this name.
     Zones(Kind, Option<Bytes>),
+    /// Pairs of keys and values, or those of the zone of this name.
+    Keyvals(Option<Bytes>),
     /// The list of what there is of TCP and UDP.
     Stream,
     /// Groups of servers of a block, `http` or `stream`.
@@ -123,6 +125,8 @@ impl Endpoint {
             [b"http", b"upstreams", rest @ ..] => {
                 Endpoint::Upstreams("http", OfUpstreams::parse(rest)?)
             }
+            [b"http", b"keyvals"] => Endpoint::Keyvals(None),
+            [b"http", b"keyvals", name] => Endpoint::Keyvals(Some(Bytes::copy_from_slice(name))),
             [b"http", kind, rest @ ..] => Endpoint::of_zones(version, kind, rest)?,
             [b"stream"] => Endpoint::Stream,
             [b"stream", b"upstreams", rest @ ..] => {
@@ -150,7 +154,7 @@ impl Endpoint {
     pub(super) fn of_http(version: u8) -> Vec<&'static str> {
         let kinds = Kind::ALL.into_iter();
         let kinds = kinds.filter(|kind| kind.since() <= version);
-        let mut all = vec!["requests", "upstreams"];
+        let mut all = vec!["requests", "upstreams", "keyvals"];
         all.extend(kinds.map(Kind::path));
         all
     }
@@ -169,7 +173,8 @@ impl Endpoint {
             | Endpoint::Http
             | Endpoint::Stream => "GET, HEAD",
             Endpoint::Connections | Endpoint::HttpRequests => "GET, HEAD, DELETE",
-            Endpoint::Zones(_, None) => "GET, HEAD",
+            Endpoint::Keyvals(Some(_)) => "GET, HEAD, POST, PATCH, DELETE",
+            Endpoint::Zones(_, None) | Endpoint::Keyvals(None) => "GET, HEAD",
             Endpoint::Zones(_, Some(_)) => "GET, HEAD, DELETE",
             Endpoint::Upstreams(_, of) => match of {
                 OfUpstreams::All => "GET, HEAD",

@@ -21,6 +21,16 @@ pub(super) enum Failure {
     UpstreamNotFound,
     /// No zone of the kind has the name.
     ZoneNotFound(Kind),
+    /// No zone of `keyval_zone` has the name.
+    KeyvalNotFound,
+    /// The zone has no such key.
+    KeyNotFound,
+    /// The zone has the key already.
+    KeyExists,
+    /// The body says nothing that could be done with a zone, and why.
+    KeyvalFormat(&'static str),
+    /// The zone has no room.
+    KeyvalFull,
     /// The group has no `zone`, so that it stays as the configuration has it.
     UpstreamStatic,
     /// A server's number is none.
@@ -74,10 +84,12 @@ impl Failure {
             | Failure::PathNotFound
             | Failure::UpstreamNotFound
             | Failure::ZoneNotFound(_)
+            | Failure::KeyvalNotFound
+            | Failure::KeyNotFound
             | Failure::ServerNotFound(_) => 404,
             Failure::MethodDisabled(_) => 405,
-            Failure::EntryExists => 409,
-            Failure::BodyTooLarge => 413,
+            Failure::EntryExists | Failure::KeyExists => 409,
+            Failure::BodyTooLarge | Failure::KeyvalFull => 413,
             Failure::Json => 415,
             Failure::Unprotected | Failure::Foreign | Failure::UnknownHost => 403,
             Failure::StateNotWritten => 500,
@@ -96,6 +108,11 @@ impl Failure {
                 Kind::LimitConns => "LimitConnNotFound",
                 Kind::LimitReqs => "LimitReqNotFound",
             },
+            Failure::KeyvalNotFound => "KeyvalNotFound",
+            Failure::KeyNotFound => "KeyvalKeyNotFound",
+            Failure::KeyExists => "KeyvalKeyExists",
+            Failure::KeyvalFormat(_) => "KeyvalFormatError",
+            Failure::KeyvalFull => "KeyvalOutOfMemory",
             Failure::UpstreamStatic => "UpstreamStatic",
             Failure::BadServerId => "UpstreamBadServerId",
             Failure::ServerNotFound(_) => "UpstreamServerNotFound",
@@ -132,6 +149,11 @@ impl Failure {
                 Kind::LimitConns => "limit_conn not found",
                 Kind::LimitReqs => "limit_req not found",
             },
+            Failure::KeyvalNotFound => "keyval not found",
+            Failure::KeyNotFound => "keyval key not found",
+            Failure::KeyExists => "key already exists",
+            Failure::KeyvalFormat(text) => text,
+            Failure::KeyvalFull => "keyval zone memory exhausted",
             Failure::UpstreamStatic => "upstream is static",
             Failure::BadServerId => "invalid server id",
             Failure::ServerNotFound(id) => {

@@ -2,11 +2,12 @@
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. [`endpoint`] says what a path is about, `show` writes
 //! objects with the fields that are asked for, a file each what there is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
-//! servers of groups; [`protection`] says who may. [`failure`] has what is answered where something is wrong.
+//! servers of groups, `keyvals` pairs of keys and values; [`protection`] says who may. [`failure`] has what is answered where something is wrong.
 //! Described in docs/api.md.
 
 mod endpoint;
 mod failure;
+mod keyvals;
 mod limits;
 mod members;
 mod protection;
@@ -166,6 +167,25 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
+/// The first location within a scope that has the API answer: its name, and whether changes may be asked for.
+///
+/// # Errors
+/// Those of its line.
+pub(crate) fn first_within(scope: ScopeRef<'_>) -> Result<Option<(Bytes, bool)>, Fault> {
+    for location in scope.children("location") {
+        let name = location.line().map(LocationName::parse).transpose()?;
+        if let Some(writes) = location.own(&API)?
+            && let Some(LocationName::Prefix { name, .. } | LocationName::Exact(name)) = name
+        {
+            return Ok(Some((name, writes)));
+        }
+        if let Some(found) = first_within(location)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
 /// The API in one location.
 struct Api {
     writes: bool,
@@ -186,6 +206,11 @@ impl Handle for Api {
                     request.response.add("Cache-Control", "no-store");
                     Ok(output::page(request, status, content_type, json))
                 }
+                Ok(Answer::Created) => {
+                    request.response.status = 201;
+                    request.response.content_length = Some(0);
+                    Ok(Step::Respond(Body::Empty))
+                }
                 Ok(Answer::Nothing) => {
                     request.response.status = 204;
                     Ok(Step::Respond(Body::Empty))
@@ -200,6 +225,8 @@ impl Handle for Api {
 enum Answer {
     /// A document, under this status.
     Json(u16, json::Writer),
+    /// Something has been made, and there is nothing to say of it.
+    Created,
     /// It is done, and there is nothing to say.
     Nothing,
 }
@@ -309,6 +336,8 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
         Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
         Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
+        Endpoint::Keyvals(None) => keyvals::all(request, &mut json, &fields),
+        Endpoint::Keyvals(Some(name)) => keyvals::one(request, name, &mut json)?,
         Endpoint::Stream => show::names(&mut json, Endpoint::OF_STREAM),
         Endpoint::Upstreams(of, path) => match path {
             OfUpstreams::All => upstreams::all(request, of, &mut json, &fields),
@@ -340,6 +369,17 @@ async fn change(
         Endpoint::Connections => server::reset_connections(request),
         Endpoint::HttpRequests => server::reset_requests(request),
         Endpoint::Zones(kind, Some(name)) => server::reset_zone(request, *kind, name)?,
+        Endpoint::Keyvals(Some(name)) => {
+            match request.method {
+                Method::Post => {
+                    keyvals::add(request, name, body, user).await?;
+                    return Ok(Answer::Created);
+                }
+                Method::Patch => keyvals::change(request, name, body, user).await?,
+                _ => keyvals::clear(request, name, user).await?,
+            }
+            return Ok(Answer::Nothing);
+        }
         Endpoint::Upstreams(of, OfUpstreams::Group(name)) => {
             upstreams::reset(&upstreams::group(request, of, name)?.group);
         }

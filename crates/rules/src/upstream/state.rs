@@ -3,8 +3,8 @@
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the configuration, and written by what the API
 //! changes: first beside it, then put in its place, so that every reader finds the one list or the other.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use logs::{Errno, Printable};
 
 use super::protocol::BLOCKS;
 use super::servers::{NO_PORT, hash_of};
+use crate::kept_file::{self, Current};
 
 /// `state file`
 pub(super) static STATE: Setting<Word> =
@@ -41,7 +42,7 @@ pub(super) fn servers(
         return Err(Fault::at(&line.name, text));
     }
     let path = compiler.path(file.path());
-    match plain::lines(&path, compiler.files) {
+    match plain::lines(&path, &Current(compiler.files)) {
         Ok(lines) => match lines.iter().find(|line| !line.is("server")) {
             None => Ok(Some(lines)),
             Some(other) => {
@@ -88,18 +89,7 @@ struct StateFile {
 
 impl Keep for StateFile {
     fn write(&self, peers: &Peers, hosts: &[Host]) -> io::Result<()> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let beside = self.path.with_file_name(name);
-        let written = File::create(&beside).and_then(|mut file| {
-            file.write_all(&text(peers, hosts, self.default_port))?;
-            file.sync_all()
-        });
-        let placed = written.and_then(|()| fs::rename(&beside, &self.path));
-        placed.inspect_err(|_| {
-            // What could not be written whole is of no use; where it could not be made, it is not there.
-            let _ = fs::remove_file(&beside);
-        })
+        kept_file::write(&self.path, &text(peers, hosts, self.default_port))
     }
 
     fn has(&self, peers: &Peers, hosts: &[Host]) -> bool {

@@ -1,0 +1,255 @@
+//! Pairs of `keyval_zone`, as the API shows and changes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::json;
+use bytes::Bytes;
+use framework::zone::Zone;
+use http::log;
+use http::request::Request;
+use rules::keyval::pairs::{Edit, Pairs, Refusal};
+use serde_json::{Map, Value};
+
+use super::failure::Failure;
+use super::show::{self, Fields};
+
+/// The zones of `http`, in the order of the configuration.
+fn zones(request: &Request) -> Vec<Arc<Zone<Pairs>>> {
+    let zones = &request.local.generation.zones;
+    let known = zones
+        .iter()
+        .filter_map(|zone| zones.find::<Pairs>(zone.name()));
+    known
+        .filter(|zone| zone.settings().block == "http")
+        .collect()
+}
+
+fn zone(request: &Request, name: &Bytes) -> Result<Arc<Zone<Pairs>>, Failure> {
+    let mut zones = zones(request).into_iter();
+    let found = zones.find(|zone| zone.name().as_bytes() == name);
+    found.ok_or(Failure::KeyvalNotFound)
+}
+
+/// The pairs of all zones.
+pub(super) fn all(request: &Request, json: &mut json::Writer, fields: &Fields) {
+    json.object(|json| {
+        for zone in zones(request) {
+            json.key(zone.name());
+            if fields.are_none() {
+                json.object(|_| ())
+            } else {
+                pairs(&zone.state().all(zone.settings()), json)
+            }
+        }
+    });
+}
+
+/// The pairs of a zone, or the one that the argument `key` asks for.
+pub(super) fn one(request: &Request, name: &Bytes, json: &mut json::Writer) -> Result<(), Failure> {
+    let zone = zone(request, name)?;
+    let all = match show::argument(request, b"key") {
+        None => zone.state().all(zone.settings()),
+        Some(key) => {
+            let value = zone.state().value(zone.settings(), &key);
+            let value = value.ok_or(Failure::KeyNotFound)?;
+            vec![(Bytes::copy_from_slice(&key), value)]
+        }
+    };
+    pairs(&all, json);
+    Ok(())
+}
+
+fn pairs(pairs: &[(Bytes, Bytes)], json: &mut json::Writer) {
+    json.object(|json| {
+        for (key, value) in pairs {
+            json.key(&String::from_utf8_lossy(key))
+                .string(&String::from_utf8_lossy(value));
+        }
+    });
+}
+
+/// Adds pairs.
+pub(super) async fn add(
+    request: &Request,
+    name: &Bytes,
+    body: &[u8],
+    user: &Bytes,
+) -> Result<(), Failure> {
+    let zone = zone(request, name)?;
+    let written = parse(body)?;
+    let mut added = Vec::new();
+    for (key, written) in written {
+        let value = written
+            .value
+            .ok_or(Failure::KeyvalFormat("invalid value"))?;
+        added.push((key, value, written.expire));
+    }
+    let what = match added.as_slice() {
+        [] => return Err(Failure::KeyvalFormat("key required")),
+        [(key, ..)] => format!("key \"{}\" is added", log::Printable(key)),
+        many => format!("{} keys are added", many.len()),
+    };
+    edit(&zone, Edit::Add(added)).await?;
+    tell(request, &zone, &what, user);
+    Ok(())
+}
+
+/// Changes a pair, or removes it.
+pub(super) async fn change(
+    request: &Request,
+    name: &Bytes,
+    body: &[u8],
+    user: &Bytes,
+) -> Result<(), Failure> {
+    let zone = zone(request, name)?;
+    let mut written = parse(body)?.into_iter();
+    let (key, written) = match (written.next(), written.next()) {
+        (None, _) => return Err(Failure::KeyvalFormat("key required")),
+        (_, Some(_)) => return Err(Failure::KeyvalFormat("only one key can be updated")),
+        (Some(one), None) => one,
+    };
+    let (what, change) = match (written.value, written.expire) {
+        (None, None) => ("removed", Edit::Remove(key.clone())),
+        (value, expire) => ("changed", Edit::Change(key.clone(), value, expire)),
+    };
+    edit(&zone, change).await?;
+    let what = format!("key \"{}\" is {what}", log::Printable(&key));
+    tell(request, &zone, &what, user);
+    Ok(())
+}
+
+/// Removes every pair.
+pub(super) async fn clear(request: &Request, name: &Bytes, user: &Bytes) -> Result<(), Failure> {
+    let zone = zone(request, name)?;
+    edit(&zone, Edit::Clear).await?;
+    tell(request, &zone, "every key is removed", user);
+    Ok(())
+}
+
+/// What a body says of a key: nothing is `null`, which removes it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Written {
+    value: Option<Bytes>,
+    expire: Option<Duration>,
+}
+
+fn parse(body: &[u8]) -> Result<Vec<(Bytes, Written)>, Failure> {
+    let body: Map<String, Value> = serde_json::from_slice(body).map_err(|_| Failure::Json)?;
+    let pairs = body.into_iter().map(|(key, value)| {
+        let written = match value {
+            Value::Null => Written::default(),
+            Value::String(value) => Written {
+                value: Some(value.into()),
+                expire: None,
+            },
+            Value::Object(members) => of_members(members)?,
+            _ => return Err(Failure::KeyvalFormat("invalid value")),
+        };
+        Ok((Bytes::from(key), written))
+    });
+    pairs.collect()
+}
+
+/// `{"value":…,"expire":…}`.
+fn of_members(members: Map<String, Value>) -> Result<Written, Failure> {
+    let mut written = Written::default();
+    for (name, value) in members {
+        match (name.as_str(), value) {
+            ("value", Value::String(value)) => written.value = Some(value.into()),
+            ("expire", value) => {
+                let expire = value
+                    .as_u64()
+                    .ok_or(Failure::KeyvalFormat("invalid expire"))?;
+                written.expire = Some(Duration::from_millis(expire));
+            }
+            _ => return Err(Failure::KeyvalFormat("invalid value")),
+        }
+    }
+    if written == Written::default() {
+        Err(Failure::KeyvalFormat("invalid value"))
+    } else {
+        Ok(written)
+    }
+}
+
+/// Writing a file may take its time, and whoever comes meanwhile waits.
+async fn edit(zone: &Arc<Zone<Pairs>>, edit: Edit) -> Result<(), Failure> {
+    let done = if zone.settings().file.is_some() {
+        let zone = Arc::clone(zone);
+        engine::blocking_long(move || zone.state().edit(zone.settings(), &edit)).await
+    } else {
+        zone.state().edit(zone.settings(), &edit)
+    };
+    done.map_err(|refusal| match refusal {
+        Refusal::NotFound => Failure::KeyNotFound,
+        Refusal::Exists => Failure::KeyExists,
+        Refusal::OnlyOne => Failure::KeyvalFormat("only one key can be added"),
+        Refusal::BadKey => Failure::KeyvalFormat("invalid key format"),
+        Refusal::NoTimeout => Failure::KeyvalFormat("keyval timeout is not enabled"),
+        Refusal::Full => Failure::KeyvalFull,
+        Refusal::Unwritten(error) => {
+            let error = log::Errno(&error);
+            log::event!(
+                Crit,
+                "state of keyval zone \"{}\" could not be written {error}",
+                zone.name()
+            );
+            Failure::StateNotWritten
+        }
+    })
+}
+
+/// Who has done what: values are not told, since they may be secret.
+fn tell(request: &Request, zone: &Zone<Pairs>, what: &str, user: &Bytes) {
+    let by = if user.is_empty() {
+        String::new()
+    } else {
+        format!(", by user \"{}\"", log::Printable(user))
+    };
+    log::error!(
+        request,
+        Notice,
+        "api: keyval zone \"{}\": {what}{by}",
+        zone.name()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies() {
+        let written = |value: Option<&'static str>, expire: Option<u64>| Written {
+            value: value.map(Bytes::from),
+            expire: expire.map(Duration::from_millis),
+        };
+        for (body, expected) in [
+            (r#"{"a":"1"}"#, Ok(written(Some("1"), None))),
+            (r#"{"a":null}"#, Ok(written(None, None))),
+            (
+                r#"{"a":{"value":"1","expire":5}}"#,
+                Ok(written(Some("1"), Some(5))),
+            ),
+            (r#"{"a":{"expire":5}}"#, Ok(written(None, Some(5)))),
+            (r#"{"a":1}"#, Err(Failure::KeyvalFormat("invalid value"))),
+            (r#"{"a":[]}"#, Err(Failure::KeyvalFormat("invalid value"))),
+            (r#"{"a":{}}"#, Err(Failure::KeyvalFormat("invalid value"))),
+            (
+                r#"{"a":{"x":1}}"#,
+                Err(Failure::KeyvalFormat("invalid value")),
+            ),
+            (
+                r#"{"a":{"expire":-1}}"#,
+                Err(Failure::KeyvalFormat("invalid expire")),
+            ),
+            ("", Err(Failure::Json)),
+            ("[]", Err(Failure::Json)),
+        ] {
+            let found = parse(body.as_bytes());
+            let found = found.map(|mut all| all.pop().unwrap().1);
+            assert_eq!(found, expected, "{body}");
+        }
+    }
+}

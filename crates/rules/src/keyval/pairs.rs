@@ -1,0 +1,474 @@
+//! What a zone of `keyval_zone` holds: values by keys, for as long as each is kept.
+//!
+//! Those who look a value up share a lock that nobody holds for longer than a search. Nothing here writes to a disk: see [`saved`].
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use framework::network::Cidr;
+use framework::zone::{Fact, Room, State, Tell, Zone};
+
+use super::saved::{self, Saved};
+use crate::kept_file;
+
+/// What nginx keeps of a zone as a whole, in bytes.
+const HEAD_SIZE: u64 = 80;
+
+/// What a pair takes beside its key and value, in bytes.
+const PAIR_SIZE: usize = 80;
+
+/// How a key is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Match {
+    /// It is the text.
+    #[default]
+    Text,
+    /// It is an address or a network, and the text an address in it: the smallest network wins.
+    Address,
+    /// The text begins with it: the longest key wins.
+    Prefix,
+}
+
+/// What a line of `keyval_zone` says beside name and size.
+#[derive(Debug)]
+pub struct ZoneSettings {
+    /// How keys are found.
+    pub matching: Match,
+    /// How long a pair is kept; `None` is for good.
+    pub timeout: Option<Duration>,
+    /// Where pairs are written down.
+    pub file: Option<std::path::PathBuf>,
+    /// What was written down when the configuration was read.
+    pub initial: Vec<Saved>,
+    /// The block that it is of, `http` or `stream`.
+    pub block: &'static str,
+}
+
+/// The pairs of a zone.
+#[derive(Debug)]
+pub struct Pairs {
+    size: u64,
+    table: OnceLock<RwLock<Table>>,
+    /// Held while pairs are written down, so that what is written last is what is there.
+    writing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Table {
+    pairs: BTreeMap<Bytes, Pair>,
+    room: Room,
+    matching: Match,
+}
+
+#[derive(Clone, Debug)]
+struct Pair {
+    value: Bytes,
+    /// Where keys are networks.
+    network: Option<Cidr>,
+    /// `None` is never.
+    ends: Option<Instant>,
+}
+
+/// What is done to a zone.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    /// These keys come, which must not be there; several only into an empty zone. Each may have its own time.
+    Add(Vec<(Bytes, Bytes, Option<Duration>)>),
+    /// The pair has this value now, if one is given, and this time from now on.
+    Change(Bytes, Option<Bytes>, Option<Duration>),
+    /// The pair goes.
+    Remove(Bytes),
+    /// Every pair goes.
+    Clear,
+}
+
+/// Why a zone was not changed.
+#[derive(Debug)]
+pub enum Refusal {
+    /// There is no such key.
+    NotFound,
+    /// There is one already.
+    Exists,
+    /// More than one comes into a zone that holds some.
+    OnlyOne,
+    /// The key is no address or network.
+    BadKey,
+    /// Pairs of the zone have no end.
+    NoTimeout,
+    /// There is no room.
+    Full,
+    /// It could not be written down: nothing has changed.
+    Unwritten(std::io::Error),
+}
+
+impl State for Pairs {
+    const KIND: &'static str = "keyval";
+
+    type Settings = ZoneSettings;
+
+    fn new(size: u64) -> Pairs {
+        Pairs {
+            size,
+            table: OnceLock::new(),
+            writing: Mutex::default(),
+        }
+    }
+
+    /// What keys mean must not have changed.
+    fn reconcile(zone: &Zone<Self>, previous: &Zone<Self>) -> Result<Arc<Self>, String> {
+        if zone.settings().matching == previous.settings().matching {
+            Ok(zone.all_of(previous))
+        } else {
+            Ok(Arc::new(Pairs::new(zone.size())))
+        }
+    }
+
+    fn describe(&self, settings: &ZoneSettings, tell: &mut Tell<'_>) {
+        tell(
+            "pairs",
+            Fact::Number(self.read(settings).pairs.len() as u64),
+        );
+    }
+}
+
+impl Pairs {
+    fn table(&self, settings: &ZoneSettings) -> &RwLock<Table> {
+        self.table.get_or_init(|| {
+            let mut table = Table {
+                pairs: BTreeMap::new(),
+                room: Room::new(self.size, HEAD_SIZE),
+                matching: settings.matching,
+            };
+            let now = engine::now();
+            for saved in &settings.initial {
+                let ends = saved.rest.or(settings.timeout);
+                let ends = ends.filter(|_| settings.timeout.is_some());
+                // What has no room is not there, as after a change that was refused.
+                let _ = table.put(&saved.key, &saved.value, ends.map(|rest| now + rest));
+            }
+            RwLock::new(table)
+        })
+    }
+
+    fn read(&self, settings: &ZoneSettings) -> RwLockReadGuard<'_, Table> {
+        let table = self.table(settings).read();
+        table.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, settings: &ZoneSettings) -> RwLockWriteGuard<'_, Table> {
+        let table = self.table(settings).write();
+        table.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value that a text leads to.
+    pub fn find(&self, settings: &ZoneSettings, text: &[u8]) -> Option<Bytes> {
+        let now = engine::now();
+        self.read(settings)
+            .find(text, now)
+            .map(|pair| pair.value.clone())
+    }
+
+    /// The value of a key.
+    pub fn value(&self, settings: &ZoneSettings, key: &[u8]) -> Option<Bytes> {
+        let now = engine::now();
+        let table = self.read(settings);
+        let pair = table.pairs.get(key).filter(|pair| pair.is_there(now));
+        pair.map(|pair| pair.value.clone())
+    }
+
+    /// Every pair, in the order of the keys.
+    pub fn all(&self, settings: &ZoneSettings) -> Vec<(Bytes, Bytes)> {
+        let now = engine::now();
+        let table = self.read(settings);
+        let pairs = table.pairs.iter().filter(|(_, pair)| pair.is_there(now));
+        pairs
+            .map(|(key, pair)| (key.clone(), pair.value.clone()))
+            .collect()
+    }
+
+    /// Changes pairs, and writes them down where the zone has a file: that takes its time.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn edit(&self, settings: &ZoneSettings, edit: &Edit) -> Result<(), Refusal> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = engine::now();
+        let mut before = Vec::new();
+        let changed = {
+            let mut table = self.write(settings);
+            table.forget(now);
+            let changed = table.edit(edit, settings.timeout, now, &mut before);
+            if changed.is_err() {
+                table.restore(std::mem::take(&mut before));
+            }
+            changed
+        };
+        changed?;
+        let Some(file) = &settings.file else {
+            return Ok(());
+        };
+        let text = saved::text(&self.read(settings).saved(now));
+        kept_file::write(file, &text).map_err(|error| {
+            self.write(settings).restore(before);
+            Refusal::Unwritten(error)
+        })
+    }
+}
+
+impl Pair {
+    fn is_there(&self, now: Instant) -> bool {
+        self.ends.is_none_or(|ends| now < ends)
+    }
+}
+
+/// Pairs as they were before a change; `None` where there was none.
+type Before = Vec<(Bytes, Option<Pair>)>;
+
+impl Table {
+    fn find(&self, text: &[u8], now: Instant) -> Option<&Pair> {
+        match self.matching {
+            Match::Text => self.pairs.get(text).filter(|pair| pair.is_there(now)),
+            Match::Prefix => {
+                let mut prefixes = (0..=text.len())
+                    .rev()
+                    .filter_map(|length| text.get(..length));
+                prefixes.find_map(|prefix| {
+                    let pair = self.pairs.get(prefix)?;
+                    pair.is_there(now).then_some(pair)
+                })
+            }
+            Match::Address => {
+                let address: IpAddr = std::str::from_utf8(text).ok()?.parse().ok()?;
+                let there = self.pairs.values().filter(|pair| pair.is_there(now));
+                let fits = |pair: &&Pair| {
+                    pair.network
+                        .is_some_and(|network| network.contains(address))
+                };
+                there.filter(fits).max_by_key(|pair| match pair.network {
+                    Some(Cidr::V4 { bits, .. } | Cidr::V6 { bits, .. }) => bits,
+                    None => 0,
+                })
+            }
+        }
+    }
+
+    fn edit(
+        &mut self,
+        edit: &Edit,
+        timeout: Option<Duration>,
+        now: Instant,
+        before: &mut Before,
+    ) -> Result<(), Refusal> {
+        let ends = |own: Option<Duration>| match (own, timeout) {
+            (Some(_), None) => Err(Refusal::NoTimeout),
+            // A time beyond what there is has no end.
+            (own, timeout) => Ok(own.or(timeout).and_then(|rest| now.checked_add(rest))),
+        };
+        match edit {
+            Edit::Add(pairs) => {
+                if pairs.len() > 1 && !self.pairs.is_empty() {
+                    return Err(Refusal::OnlyOne);
+                }
+                for (key, value, own) in pairs {
+                    if self.pairs.contains_key(key) {
+                        return Err(Refusal::Exists);
+                    }
+                    let ends = ends(*own)?;
+                    before.push((key.clone(), None));
+                    self.put(key, value, ends)?;
+                }
+            }
+            Edit::Change(key, value, own) => {
+                let known = self.take(key).ok_or(Refusal::NotFound)?;
+                before.push((key.clone(), Some(known.clone())));
+                let value = value.as_ref().unwrap_or(&known.value);
+                self.put(key, value, ends(*own)?)?;
+            }
+            Edit::Remove(key) => {
+                let known = self.take(key).ok_or(Refusal::NotFound)?;
+                before.push((key.clone(), Some(known)));
+            }
+            Edit::Clear => {
+                for key in self.pairs.keys().cloned().collect::<Vec<_>>() {
+                    let known = self.take(&key);
+                    before.push((key, known));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: &Bytes, value: &Bytes, ends: Option<Instant>) -> Result<(), Refusal> {
+        let network = match self.matching {
+            Match::Address => Some(Cidr::parse(key).ok_or(Refusal::BadKey)?.0),
+            _ => None,
+        };
+        if !self.room.take(size_of_pair(key, value)) {
+            return Err(Refusal::Full);
+        }
+        let pair = Pair {
+            value: value.clone(),
+            network,
+            ends,
+        };
+        self.pairs.insert(key.clone(), pair);
+        Ok(())
+    }
+
+    fn take(&mut self, key: &Bytes) -> Option<Pair> {
+        let pair = self.pairs.remove(key)?;
+        self.room.give(size_of_pair(key, &pair.value));
+        Some(pair)
+    }
+
+    /// Goes back to what was there before a change.
+    fn restore(&mut self, before: Before) {
+        for (key, pair) in before.into_iter().rev() {
+            self.take(&key);
+            if let Some(pair) = pair {
+                // It had the room before.
+                let _ = self.put(&key, &pair.value, pair.ends);
+            }
+        }
+    }
+
+    /// Forgets what has come to its end.
+    fn forget(&mut self, now: Instant) {
+        let ended = self.pairs.iter().filter(|(_, pair)| !pair.is_there(now));
+        for key in ended.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.take(&key);
+        }
+    }
+
+    fn saved(&self, now: Instant) -> Vec<Saved> {
+        let pairs = self.pairs.iter().map(|(key, pair)| Saved {
+            key: key.clone(),
+            value: pair.value.clone(),
+            rest: pair.ends.map(|ends| ends.saturating_duration_since(now)),
+        });
+        pairs.collect()
+    }
+}
+
+fn size_of_pair(key: &[u8], value: &[u8]) -> usize {
+    PAIR_SIZE + key.len() + value.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(matching: Match, timeout: Option<Duration>) -> ZoneSettings {
+        ZoneSettings {
+            matching,
+            timeout,
+            file: None,
+            initial: Vec::new(),
+            block: "http",
+        }
+    }
+
+    fn text(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    fn add(key: &str, value: &str) -> Edit {
+        Edit::Add(vec![(text(key), text(value), None)])
+    }
+
+    fn found(pairs: &Pairs, settings: &ZoneSettings, key: &str) -> String {
+        let value = pairs.find(settings, key.as_bytes()).unwrap_or_default();
+        String::from_utf8(value.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn keys_are_texts_prefixes_or_networks() {
+        for (matching, keys, cases) in [
+            (
+                Match::Text,
+                ["a", "ab", "b"],
+                [("a", "a"), ("abc", ""), ("ab", "ab")],
+            ),
+            (
+                Match::Prefix,
+                ["a", "abc", "b"],
+                [("abd", "a"), ("abcd", "abc"), ("c", "")],
+            ),
+            (
+                Match::Address,
+                ["10.0.0.0/8", "10.1.0.0/16", "::1"],
+                [
+                    ("10.1.2.3", "10.1.0.0/16"),
+                    ("10.2.0.1", "10.0.0.0/8"),
+                    ("x", ""),
+                ],
+            ),
+        ] {
+            let settings = settings(matching, None);
+            let pairs = Pairs::new(1 << 20);
+            for key in keys {
+                pairs.edit(&settings, &add(key, key)).unwrap();
+            }
+            for (key, expected) in cases {
+                assert_eq!(
+                    found(&pairs, &settings, key),
+                    expected,
+                    "{matching:?} {key}"
+                );
+            }
+        }
+        let settings = settings(Match::Address, None);
+        let refused = Pairs::new(1 << 20).edit(&settings, &add("10.0.0", "x"));
+        assert!(matches!(refused, Err(Refusal::BadKey)));
+    }
+
+    #[test]
+    fn what_is_refused_changes_nothing() {
+        let settings = settings(Match::Text, None);
+        let pairs = Pairs::new(32 * 1024);
+        pairs.edit(&settings, &add("a", "1")).unwrap();
+        let long = "x".repeat(40_000);
+        let two = vec![(text("b"), text("1"), None), (text("c"), text("1"), None)];
+        let timed = Some(Duration::from_secs(1));
+        for (edit, is_expected) in [
+            (
+                add("a", "2"),
+                (|r| matches!(r, Refusal::Exists)) as fn(Refusal) -> bool,
+            ),
+            (add("b", &long), |r| matches!(r, Refusal::Full)),
+            (Edit::Add(two), |r| matches!(r, Refusal::OnlyOne)),
+            (Edit::Change(text("a"), Some(text(&long)), None), |r| {
+                matches!(r, Refusal::Full)
+            }),
+            (Edit::Change(text("b"), None, None), |r| {
+                matches!(r, Refusal::NotFound)
+            }),
+            (Edit::Change(text("a"), None, timed), |r| {
+                matches!(r, Refusal::NoTimeout)
+            }),
+            (Edit::Remove(text("b")), |r| matches!(r, Refusal::NotFound)),
+        ] {
+            let refused = pairs.edit(&settings, &edit).unwrap_err();
+            assert!(is_expected(refused), "{edit:?}");
+            assert_eq!(pairs.all(&settings), [(text("a"), text("1"))]);
+        }
+        pairs.edit(&settings, &Edit::Clear).unwrap();
+        assert_eq!(pairs.all(&settings), []);
+    }
+
+    #[test]
+    fn a_pair_ends_after_its_time() {
+        let settings = settings(Match::Text, Some(Duration::from_secs(3600)));
+        let pairs = Pairs::new(1 << 20);
+        let short = Edit::Add(vec![(text("a"), text("1"), Some(Duration::ZERO))]);
+        pairs.edit(&settings, &short).unwrap();
+        pairs.edit(&settings, &add("b", "2")).unwrap();
+        assert_eq!(pairs.all(&settings), [(text("b"), text("2"))]);
+        assert_eq!(found(&pairs, &settings, "a"), "");
+        pairs.edit(&settings, &add("a", "3")).unwrap();
+        assert_eq!(found(&pairs, &settings, "a"), "3");
+    }
+}
