@@ -119,6 +119,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
          scgi_cache_background_update",
     ),
     (
+        "tests/cache/purge.rs",
+        "proxy_cache_purge fastcgi_cache_purge uwsgi_cache_purge scgi_cache_purge",
+    ),
+    (
         "tests/cache/revalidation.rs",
         "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),

@@ -4,8 +4,8 @@
 //! after them, so that a client cannot have more of them at work than its connections allow; the
 //! response itself waits for none. A request that is given up takes them with it.
 //!
-//! What [`detach`]es is nobody's: neither the request nor its connection waits for it, and it goes on
-//! where they end.
+//! Neither its request nor its connection waits for what [`detach`] starts, and it goes on where they
+//! end.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -23,7 +23,7 @@ use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
 
-pub use settings::{DIRECTIVES, SHORTCUTS, check, content, survey};
+pub use settings::{DIRECTIVES, SHORTCUTS, check, content, purge_content, survey};
 
 use crate::applications::Outgoing;
 use crate::passing::answer::AnswerHead;

@@ -149,6 +149,14 @@ pub(super) struct FastcgiPass {
     pub(super) place: Bytes,
 }
 
+/// What answers where `fastcgi_cache_purge` names a zone.
+pub fn purge_content(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<Option<Content>, Fault> {
+    CACHE.purge_content(compiler, scope)
+}
+
 /// What answers where `fastcgi_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(word) = scope.own(&FASTCGI_PASS)? else {

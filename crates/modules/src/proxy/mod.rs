@@ -25,7 +25,7 @@ use http::module::{Handle, Ran};
 use http::request::{Request, Step};
 use proto::header::Known;
 
-pub use settings::{DIRECTIVES, Proxy, Settings, check, content, survey};
+pub use settings::{DIRECTIVES, Proxy, Settings, check, content, purge_content, survey};
 
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;

@@ -322,6 +322,14 @@ enum Destination {
     Text(Text),
 }
 
+/// What answers where `proxy_cache_purge` names a zone.
+pub fn purge_content(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<Option<Content>, Fault> {
+    CACHE.purge_content(compiler, scope)
+}
+
 /// What answers where `proxy_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let proxy = Proxy::of_scope(compiler, scope)?;

@@ -130,6 +130,14 @@ impl Protocol for Settings {
     }
 }
 
+/// What answers where `scgi_cache_purge` names a zone.
+pub fn purge_content(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<Option<Content>, Fault> {
+    CACHE.purge_content(compiler, scope)
+}
+
 /// What answers where `scgi_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(address) = scope.own(&SCGI_PASS)? else {

@@ -179,6 +179,14 @@ impl Protocol for Settings {
     }
 }
 
+/// What answers where `uwsgi_cache_purge` names a zone.
+pub fn purge_content(
+    compiler: &Compiler<'_>,
+    scope: ScopeRef<'_>,
+) -> Result<Option<Content>, Fault> {
+    CACHE.purge_content(compiler, scope)
+}
+
 /// What answers where `uwsgi_pass` stands.
 pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Content>, Fault> {
     let Some(address) = scope.own(&UWSGI_PASS)? else {

@@ -12,6 +12,7 @@ use http::text::Text;
 use http::variables::Compiling as _;
 
 use super::lock::Lock;
+use super::purge;
 use super::zone::{self, CacheZone};
 use super::{Cache, Choice};
 use crate::passing::family::{self, Causes};
@@ -37,6 +38,7 @@ pub(crate) struct Family {
     pub(crate) cache_lock: Setting<bool>,
     pub(crate) cache_lock_timeout: Setting<Duration>,
     pub(crate) cache_lock_age: Setting<Duration>,
+    pub(crate) cache_purge: Setting<Vec<Word>>,
     /// Of `proxy_` alone.
     pub(crate) cache_convert_head: Setting<bool>,
 }
@@ -119,7 +121,7 @@ impl Family {
             cache_lock: Setting::family(prefix, "cache_lock", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("off")
-                .manual("Of all who ask at the same time for what is not in the cache one request goes to the upstream. The others get its answer as it comes, with HIT, if that is kept and is of their variant. After an answer that is not kept, nobody waits for the next ones for ten seconds. What is in the cache and fresh no more is not waited for: see `*_cache_use_stale` with `updating`."),
+                .manual("Of all who ask at the same time for what is not in the cache one request goes to the upstream. The others get its answer as it comes, with HIT, if that is kept and is of their variant. After an answer that is not kept, no request waits for the next ones for ten seconds. What is in the cache and fresh no more is not waited for: see `*_cache_use_stale` with `updating`."),
             cache_lock_timeout: Setting::family(prefix, "cache_lock_timeout", &["time"], parse::milliseconds)
                 .contexts(HSL)
                 .default("5s")
@@ -128,6 +130,11 @@ impl Family {
                 .contexts(HSL)
                 .default("5s")
                 .manual("If the head of an answer has not come for so long, one more request is passed on."),
+            cache_purge: Setting::family(prefix, "cache_purge", &["string ...", "off", "method [from network ...]", "zone key"], words)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::Value)
+                .manual("Removes what the key of the request stands for, with all its variants and slices; all keys that begin so where it ends with `*`. As NGINX Plus has it, a request purges if one of the strings is neither empty nor 0: the answer is 204, or 404 where nothing was there. As the module ngx_cache_purge has it, one purges with this method, such as PURGE, from these networks (`all` unless they are written; others get 403), or a location removes a key from a zone that is named first: the answer is a page with 200, or 404."),
             cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("on")
@@ -136,7 +143,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 14] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 15] {
         [
             &self.cache,
             &self.cache_key,
@@ -149,6 +156,7 @@ impl Family {
             &self.cache_use_stale,
             &self.cache_revalidate,
             &self.cache_background_update,
+            &self.cache_purge,
             &self.cache_lock,
             &self.cache_lock_timeout,
             &self.cache_lock_age,
@@ -169,7 +177,11 @@ impl Family {
             templates.iter().map(|it| compiler.text(it)).collect()
         };
         let key = scope.written(&self.cache_key)?;
+        let slice_range = key
+            .as_ref()
+            .and_then(|key| purge::slice_range(compiler, key));
         let key = key.map(|template| compiler.text(&template));
+        let purge = self.purge(compiler, scope)?;
         let bypass = texts(scope.written(&self.cache_bypass)?);
         let no_cache = texts(scope.written(&self.no_cache)?);
         let valid = scope.written(&self.cache_valid)?.unwrap_or_default();
@@ -203,6 +215,8 @@ impl Family {
         Ok(Some(Cache {
             choice,
             key,
+            slice_range,
+            purge,
             valid: valid.into(),
             methods,
             min_uses: u32::try_from(min_uses).unwrap_or(u32::MAX),
@@ -236,8 +250,14 @@ impl Family {
         Ok(None)
     }
 
+    /// Whether a line of this family has declared a zone of this name.
+    pub(super) fn has_zone(&self, compiler: &Compiler<'_>, word: &Word) -> bool {
+        let zone = compiler.zones.borrow().find::<CacheZone>(&word.text());
+        zone.is_ok_and(|zone| zone.settings().prefix == self.prefix)
+    }
+
     /// The zone of this name, which a line of this family must have declared.
-    fn zone(
+    pub(super) fn zone(
         &self,
         compiler: &Compiler<'_>,
         word: &Word,
@@ -362,6 +382,14 @@ fn methods(setter: &Setter<'_>) -> Result<Methods, Fault> {
     Ok(Methods {
         post: seen.contains(&&b"POST"[..]),
     })
+}
+
+fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
+    setter
+        .args()
+        .iter()
+        .try_for_each(|word| Template::parse(word).map(drop))?;
+    Ok(setter.args().to_vec())
 }
 
 fn templates(setter: &Setter<'_>) -> Result<Vec<Template>, Fault> {

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use engine::file::File;
 use http::doing::WHILE_SENDING;
 use http::exchange::Abort;
@@ -93,7 +92,7 @@ impl Lookup {
         let mut filler = self.filler.take().unwrap_or_else(claim);
         let new = NewHead {
             key: self.key.clone(),
-            group: Bytes::new(),
+            group: self.group.clone(),
             tags: Vec::new(),
             vary: freshness.vary.clone().into(),
             variant,

@@ -9,8 +9,8 @@
 //!                                    └─▶ not to be stored, too late ─▶ the upstream is asked
 //! ```
 //!
-//! Whoever dies while asking lets go of the claim, and the next one has it at once. An answer that
-//! is not to be stored leaves a marker, so that nobody waits for the next ones.
+//! A request that ends while it asks lets go of the claim, and the next one has it at once. An answer
+//! that is not to be stored leaves a marker, so that no request waits for the next ones.
 
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
@@ -25,7 +25,8 @@ use store::disk::{Claim, Fill, Head, Progress, Reader};
 use super::{AnswerRules, Lookup, Marker, hit, is_over, now, vary};
 use crate::passing::settings::Passing;
 
-/// How long an answer that was not to be stored has nobody wait for the next one, in milliseconds.
+/// How long no request waits for the next answer after one that was not to be stored, in
+/// milliseconds.
 const UNCACHEABLE: u64 = 10_000;
 
 /// How often a request waits for fills that turn out to be of other variants.
@@ -162,11 +163,11 @@ impl Lookup {
         is_it
     }
 
-    /// The answer that was asked for under a claim is not to be stored: nobody is to wait for the
-    /// next one.
+    /// The answer that was asked for under a claim is not to be stored: no request is to wait for
+    /// the next one.
     pub(crate) fn refuse(&mut self) {
         let filler = self.filler.take();
-        // Nobody waits for an update, whose marker says more.
+        // No request waits for an update, whose marker says more.
         if let Some(filler) = filler.filter(|_| !self.is_update) {
             let until = now().saturating_add(UNCACHEABLE);
             filler.refuse(Some((Marker::Uncacheable.number(), until)), now());

@@ -12,13 +12,14 @@
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
 //! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is still
-//! right, `update` fetches it anew beside service. Not here yet: purging.
+//! right, `update` fetches it anew beside service, `purge` has entries go.
 
 mod directives;
 mod fill;
 mod freshness;
 mod hit;
 mod lock;
+mod purge;
 mod revalidation;
 mod update;
 mod vary;
@@ -52,6 +53,7 @@ use super::rewriting::Rewrite;
 use super::settings::Passing;
 use freshness::Freshness;
 use lock::{Lock, Turn, Waits};
+use purge::{Asked, Key, Purge};
 use zone::CacheZone;
 
 type Zone = framework::zone::Zone<CacheZone>;
@@ -61,6 +63,9 @@ pub(crate) struct Cache {
     choice: Choice,
     /// Nothing where the protocol makes one.
     key: Option<Text>,
+    /// `$slice_range`, if the key holds it.
+    slice_range: Option<Text>,
+    purge: Option<Purge>,
     valid: Box<[Valid]>,
     methods: Methods,
     min_uses: u32,
@@ -127,6 +132,8 @@ impl CacheStatus {
 pub(crate) struct Lookup {
     store: Arc<DiskStore>,
     key: Bytes,
+    /// What the keys of all slices have in common; empty where that is the key.
+    group: Bytes,
     /// The id of the key.
     main: EntryId,
     /// The id of the request's variant, where another one lies under that of the key.
@@ -308,7 +315,11 @@ pub(crate) async fn look_up(
         Method::Post => cache.methods.post,
         _ => false,
     };
-    if !may_answer {
+    let purges = match &cache.purge {
+        Some(purge) => purge.asked(request),
+        None => Asked::No,
+    };
+    if !may_answer && purges == Asked::No {
         return Ok(ControlFlow::Continue(None));
     }
     let store = match cache.store(request) {
@@ -323,10 +334,17 @@ pub(crate) async fn look_up(
         Some(key) => key.evaluate(request),
         None => default_key(request).into(),
     };
+    let key = Key::of(key, cache.slice_range.as_ref(), request);
+    if purges != Asked::No {
+        let step = purge::answer(request, purges, store, key).await;
+        return Ok(ControlFlow::Break(step));
+    }
+    let Key { key, group } = key;
     let mut lookup = Box::new(Lookup {
         store,
         main: EntryId::of(&[&key]),
         key,
+        group,
         variant: None,
         status: CacheStatus::Miss,
         may_store: true,
