@@ -202,7 +202,7 @@ impl Application for Tidegate {
 }
 
 /// Compiles a configuration, in the master as in a worker; or every error of it.
-fn compile(
+pub(crate) fn compile(
     loaded: &Loaded,
     files: &dyn Files,
     options: &Options,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{bench, cli, docs, explain, memcached, serve, try_configuration};
+use crate::{bench, cli, docs, explain, memcached, serve, try_configuration, tune};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -29,6 +29,7 @@ enum Command {
     Serve(serve::Arguments),
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
+    Tune(tune::Arguments),
     Bench(Box<bench::Arguments>),
     Memcached(Box<memcached::Arguments>),
     Docs(docs::Arguments),
@@ -89,6 +90,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Try(arguments) => try_configuration::run(arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Memcached(arguments) => memcached::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),

@@ -18,6 +18,7 @@ mod private_folder;
 mod serve;
 mod shortcuts;
 mod try_configuration;
+mod tune;
 
 use std::ffi::OsString;
 use std::io::Write;

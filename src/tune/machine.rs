@@ -1,0 +1,548 @@
+//! What a machine says of itself in `/proc` and `/sys`, read once.
+//!
+//! All paths are below a root, so that another machine's copy of those folders can be read as well.
+//! What is missing (in a container, with an older kernel) is absent here and asks for no advice.
+//! Nothing is judged here. Reference: proc(5), cgroups(7), `Documentation/admin-guide/sysctl` of
+//! Linux.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The settings below `/proc/sys` that advice is about.
+const SETTINGS: &[&str] = &[
+    "fs.file-max",
+    "fs.nr_open",
+    "kernel.io_uring_disabled",
+    "net.core.busy_poll",
+    "net.core.busy_read",
+    "net.core.netdev_budget",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.somaxconn",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_available_congestion_control",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_fastopen",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_sack",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_wmem",
+    "net.netfilter.nf_conntrack_count",
+    "net.netfilter.nf_conntrack_max",
+    "vm.nr_hugepages",
+];
+
+/// A machine, or what a container shows of it.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    /// The folder that `/proc`, `/sys` and `/etc` are in.
+    pub(super) root: PathBuf,
+    /// As in `Linux 6.12.1`.
+    pub(super) kernel: String,
+    settings: BTreeMap<&'static str, String>,
+    counters: BTreeMap<String, u64>,
+    /// What `/proc/meminfo` holds, in its units.
+    memory: BTreeMap<String, u64>,
+    /// How often a packet was dropped because a processor's queue was full, and how often a
+    /// processor left packets behind because its time was up.
+    pub(super) softnet: Softnet,
+    /// Processors that are online.
+    pub(super) processors: usize,
+    /// As in `tsc`.
+    pub(super) clock_source: Option<String>,
+    /// As in `powersave`, of the first processor.
+    pub(super) governor: Option<String>,
+    /// `always`, `madvise` or `never`.
+    pub(super) huge_pages: Option<String>,
+    /// Interfaces with a device behind them.
+    pub(super) interfaces: Vec<Interface>,
+    /// Pages that TCP holds, and connections in TIME-WAIT.
+    pub(super) sockets: Sockets,
+    /// The process whose limits these are.
+    pub(super) process: Process,
+    /// What the control groups of the process allow.
+    pub(super) group: ControlGroup,
+    /// As in `docker`; none outside of a container.
+    pub(super) container: Option<&'static str>,
+    /// Whether systemd runs the machine.
+    pub(super) has_systemd: bool,
+}
+
+/// `/proc/net/softnet_stat`, of all processors together.
+#[derive(Debug, Default)]
+pub(super) struct Softnet {
+    pub(super) dropped: u64,
+    pub(super) squeezed: u64,
+}
+
+/// `/proc/net/sockstat`.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    pub(super) time_wait: u64,
+    pub(super) pages: u64,
+}
+
+/// A network interface.
+#[derive(Debug, Default)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    /// Queues that receive.
+    pub(super) queues: usize,
+    /// Whether packets of a queue are spread over processors by software (RPS).
+    pub(super) is_spread: bool,
+    /// Packets that were lost because the device's ring was full.
+    pub(super) missed: u64,
+    /// Interrupts of its queues, by processor.
+    pub(super) interrupts: Vec<u64>,
+}
+
+/// The process that serves, or this one where none does.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    /// None where it is this process itself.
+    pub(super) pid: Option<u32>,
+    /// The hard limit of open files.
+    pub(super) open_files_max: Option<u64>,
+    /// Bytes that it may lock.
+    pub(super) locked_memory_max: Option<u64>,
+    /// The unit of systemd that it belongs to.
+    pub(super) unit: Option<String>,
+}
+
+/// What control groups allow, the tightest of those around the process.
+#[derive(Debug, Default)]
+pub(super) struct ControlGroup {
+    /// Processors, as in 1.5.
+    pub(super) quota: Option<f64>,
+    /// How often the quota was spent before its period was over.
+    pub(super) throttled: u64,
+    /// How often a process was ended for want of memory.
+    pub(super) out_of_memory: u64,
+    /// 1 or 2, of the hierarchy that says so.
+    pub(super) version: u8,
+}
+
+impl Machine {
+    /// Reads the machine below a root; the process is the one that a pid file names, if it runs.
+    pub(super) fn read(root: &Path, pid_file: Option<&Path>) -> Machine {
+        let files = Files { root };
+        let pid = pid_file.and_then(|path| running(&files, path));
+        let me = pid.map_or("proc/self".to_owned(), |pid| format!("proc/{pid}"));
+        let mut machine = Machine {
+            root: root.to_owned(),
+            kernel: kernel(&files),
+            softnet: softnet(&files),
+            processors: processors(&files),
+            sockets: sockets(&files),
+            memory: files.table("proc/meminfo", ':'),
+            interfaces: interfaces(&files),
+            process: process(&files, &me, pid),
+            group: control_group(&files, &me),
+            container: container(&files),
+            has_systemd: files.exists("run/systemd/system"),
+            ..Machine::default()
+        };
+        for name in SETTINGS {
+            if let Some(value) = files.setting(name) {
+                machine.settings.insert(name, value);
+            }
+        }
+        for path in ["proc/net/netstat", "proc/net/snmp"] {
+            machine.counters.extend(counters(&files.text(path)));
+        }
+        let clock = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+        machine.clock_source = files.word(clock);
+        machine.governor = governor(&files);
+        let huge_pages = files.text("sys/kernel/mm/transparent_hugepage/enabled");
+        let chosen = huge_pages.split(['[', ']']).nth(1);
+        machine.huge_pages = chosen.map(str::to_owned);
+        machine
+    }
+
+    /// A setting as it is, its numbers parted by one blank.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
+    /// A setting that is a number.
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.setting(name)?.parse().ok()
+    }
+
+    /// One number of a setting that has several.
+    pub(super) fn number_of(&self, name: &str, place: usize) -> Option<u64> {
+        self.setting(name)?.split(' ').nth(place)?.parse().ok()
+    }
+
+    /// How many ports connections to others may have, and the first and the last of them.
+    pub(super) fn ports(&self) -> Option<(u64, u64, u64)> {
+        let name = "net.ipv4.ip_local_port_range";
+        let (first, last) = (self.number_of(name, 0)?, self.number_of(name, 1)?);
+        Some((last.checked_sub(first)?.checked_add(1)?, first, last))
+    }
+
+    /// A counter of the network, as in `TcpExt.ListenOverflows`: 0 where there is none.
+    pub(super) fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or_default()
+    }
+
+    /// A line of `/proc/meminfo`.
+    pub(super) fn memory(&self, name: &str) -> Option<u64> {
+        self.memory.get(name).copied()
+    }
+
+    /// The release of the kernel, as in (6, 1); (0, 0) where it is not known.
+    pub(super) fn release(&self) -> (u32, u32) {
+        let release = self.kernel.split(' ').next_back().unwrap_or_default();
+        let mut numbers = release
+            .split(|letter: char| !letter.is_ascii_digit())
+            .map(|number| number.parse().unwrap_or_default());
+        (
+            numbers.next().unwrap_or_default(),
+            numbers.next().unwrap_or_default(),
+        )
+    }
+}
+
+/// A setting's file below `/proc/sys`. A dot within a name would be a slash; those here have none.
+pub(super) fn setting_path(name: &str) -> PathBuf {
+    Path::new("proc/sys").join(name.replace('.', "/"))
+}
+
+/// A setting's value as it is written and compared.
+pub(super) fn normal(value: &str) -> String {
+    value.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Files below a root.
+struct Files<'a> {
+    root: &'a Path,
+}
+
+impl Files<'_> {
+    /// What a file holds; nothing where it cannot be read.
+    fn text(&self, path: impl AsRef<Path>) -> String {
+        fs::read_to_string(self.root.join(path)).unwrap_or_default()
+    }
+
+    /// The only word of a file.
+    fn word(&self, path: impl AsRef<Path>) -> Option<String> {
+        let text = self.text(path);
+        let word = text.trim();
+        (!word.is_empty()).then(|| word.to_owned())
+    }
+
+    fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
+        self.word(path)?.parse().ok()
+    }
+
+    fn setting(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(setting_path(name)))
+            .ok()
+            .map(|text| normal(&text))
+    }
+
+    /// Lines that are a name and a number.
+    fn table(&self, path: impl AsRef<Path>, part: char) -> BTreeMap<String, u64> {
+        let text = self.text(path);
+        let lines = text.lines().filter_map(|line| {
+            let (name, value) = line.split_once(part)?;
+            let number = value.split_whitespace().next()?.parse().ok()?;
+            Some((name.to_owned(), number))
+        });
+        lines.collect()
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
+    /// The names in a folder, in their order.
+    fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+fn kernel(files: &Files<'_>) -> String {
+    let release = files.word("proc/sys/kernel/osrelease");
+    release.map_or("Linux".to_owned(), |release| format!("Linux {release}"))
+}
+
+/// The process that a pid file names, if there is one.
+fn running(files: &Files<'_>, pid_file: &Path) -> Option<u32> {
+    let below = pid_file.strip_prefix("/").unwrap_or(pid_file);
+    let pid = files.number(below)?;
+    let pid = u32::try_from(pid).ok()?;
+    files.exists(&format!("proc/{pid}/limits")).then_some(pid)
+}
+
+fn softnet(files: &Files<'_>) -> Softnet {
+    let mut all = Softnet::default();
+    for line in files.text("proc/net/softnet_stat").lines() {
+        let mut numbers = line
+            .split_whitespace()
+            .map(|number| u64::from_str_radix(number, 16).unwrap_or_default())
+            .skip(1);
+        all.dropped += numbers.next().unwrap_or_default();
+        all.squeezed += numbers.next().unwrap_or_default();
+    }
+    all
+}
+
+/// What chooses the first processor's frequency. Drivers that leave the choice to the processor
+/// call that `powersave` as well, and are no concern here.
+fn governor(files: &Files<'_>) -> Option<String> {
+    let folder = Path::new("sys/devices/system/cpu/cpu0/cpufreq");
+    let driver = files.word(folder.join("scaling_driver"));
+    match driver.as_deref() {
+        Some("intel_pstate" | "amd-pstate-epp") => None,
+        _ => files.word(folder.join("scaling_governor")),
+    }
+}
+
+/// As in `0-3,8`.
+fn processors(files: &Files<'_>) -> usize {
+    let online = files.text("sys/devices/system/cpu/online");
+    let ranges = online.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    ranges.sum::<usize>().max(1)
+}
+
+fn sockets(files: &Files<'_>) -> Sockets {
+    let text = files.text("proc/net/sockstat");
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP: "));
+    let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
+    let value = |name: &str| {
+        let place = words.iter().position(|word| *word == name)?;
+        words.get(place + 1)?.parse().ok()
+    };
+    Sockets {
+        time_wait: value("tw").unwrap_or_default(),
+        pages: value("mem").unwrap_or_default(),
+    }
+}
+
+/// Pairs of lines: names, and their values.
+fn counters(text: &str) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let [names, values] = pair else { continue };
+        let (Some((group, names)), Some((_, values))) =
+            (names.split_once(':'), values.split_once(':'))
+        else {
+            continue;
+        };
+        let pairs = names.split_whitespace().zip(values.split_whitespace());
+        all.extend(
+            pairs
+                .filter_map(|(name, value)| Some((format!("{group}.{name}"), value.parse().ok()?))),
+        );
+    }
+    all
+}
+
+fn interfaces(files: &Files<'_>) -> Vec<Interface> {
+    let all = Path::new("sys/class/net");
+    let interrupts = Interrupts::read(files);
+    let names = files.names(all).into_iter();
+    // Bridges, loopback and their kin have no device.
+    let names = names.filter(|name| files.root.join(all).join(name).join("device").exists());
+    let interface = |name: String| {
+        let folder = all.join(&name);
+        let queues = files.names(folder.join("queues")).into_iter();
+        let queues: Vec<String> = queues.filter(|queue| queue.starts_with("rx-")).collect();
+        let is_spread = queues.iter().any(|queue| {
+            let mask = files.text(folder.join("queues").join(queue).join("rps_cpus"));
+            mask.contains(|digit: char| matches!(digit, '1'..='9' | 'a'..='f'))
+        });
+        let lost = |counter: &str| {
+            let path = folder.join("statistics").join(counter);
+            files.number(path).unwrap_or_default()
+        };
+        Interface {
+            queues: queues.len(),
+            is_spread,
+            missed: lost("rx_missed_errors").saturating_add(lost("rx_fifo_errors")),
+            interrupts: interrupts.of(files, &folder, &name),
+            name,
+        }
+    };
+    names.map(interface).collect()
+}
+
+/// `/proc/interrupts`: for each number how often it came to each processor, and by what name.
+struct Interrupts {
+    lines: BTreeMap<String, (Vec<u64>, String)>,
+}
+
+impl Interrupts {
+    fn read(files: &Files<'_>) -> Interrupts {
+        let text = files.text("proc/interrupts");
+        let lines = text.lines().filter_map(|line| {
+            let (number, rest) = line.trim_start().split_once(':')?;
+            let words = rest.split_whitespace();
+            let counts = words.map_while(|word| word.parse().ok()).collect();
+            Some((number.to_owned(), (counts, rest.to_owned())))
+        });
+        Interrupts {
+            lines: lines.collect(),
+        }
+    }
+
+    /// Those of an interface's queues, added up for each processor.
+    fn of(&self, files: &Files<'_>, folder: &Path, interface: &str) -> Vec<u64> {
+        let mut numbers = files.names(folder.join("device/msi_irqs"));
+        if numbers.is_empty() {
+            // virtio: the interrupts are the device's behind it.
+            numbers = files.names(folder.join("device/../msi_irqs"));
+        }
+        let mut sums: Vec<u64> = Vec::new();
+        let is_named = |name: &str| name.contains(interface);
+        let of_interface = self.lines.iter().filter(|(number, (_, name))| {
+            numbers.contains(number) || (numbers.is_empty() && is_named(name))
+        });
+        for (_, (counts, _)) in of_interface {
+            sums.resize(sums.len().max(counts.len()), 0);
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.saturating_add(*count);
+            }
+        }
+        sums
+    }
+}
+
+fn process(files: &Files<'_>, me: &str, pid: Option<u32>) -> Process {
+    let limits = files.text(format!("{me}/limits"));
+    let hard = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        let hard = line.split_whitespace().nth(1)?;
+        // Without a limit there is none to name.
+        hard.parse().ok()
+    };
+    let groups = files.text(format!("{me}/cgroup"));
+    let parts = groups.lines().flat_map(|line| line.split('/'));
+    let unit = parts
+        .filter(|part| part.ends_with(".service"))
+        .next_back()
+        .map(str::to_owned);
+    Process {
+        pid,
+        open_files_max: hard("Max open files"),
+        locked_memory_max: hard("Max locked memory"),
+        // A shell's own unit is nobody's server.
+        unit: unit.filter(|_| pid.is_some()),
+    }
+}
+
+fn control_group(files: &Files<'_>, me: &str) -> ControlGroup {
+    let mut all = ControlGroup::default();
+    for line in files.text(format!("{me}/cgroup")).lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let has = |name: &str| controllers.split(',').any(|controller| controller == name);
+        // In a namespace of its own the path begins elsewhere: then the root is what can be seen.
+        let within = path.trim_start_matches('/');
+        let groups = Path::new(within).ancestors().map(Path::to_owned);
+        for group in groups {
+            if controllers.is_empty() {
+                all.add_second(files, &group);
+            } else if has("cpu") {
+                all.add_first_processor(files, &group);
+            } else if has("memory") {
+                let path = Path::new("sys/fs/cgroup/memory").join(&group);
+                let events = files.table(path.join("memory.oom_control"), ' ');
+                all.add_out_of_memory(&events);
+            }
+        }
+    }
+    all
+}
+
+impl ControlGroup {
+    /// Version 2: `cpu.max`, `cpu.stat`, `memory.events`.
+    fn add_second(&mut self, files: &Files<'_>, group: &Path) {
+        for mount in ["sys/fs/cgroup", "sys/fs/cgroup/unified"] {
+            let folder = Path::new(mount).join(group);
+            let max = files.text(folder.join("cpu.max"));
+            let mut words = max.split_whitespace();
+            let (quota, period) = (words.next(), words.next());
+            self.add_quota(quota.and_then(number), period.and_then(number), 2);
+            self.add_throttled(&files.table(folder.join("cpu.stat"), ' '));
+            self.add_out_of_memory(&files.table(folder.join("memory.events"), ' '));
+        }
+    }
+
+    /// Version 1: `cpu.cfs_quota_us`.
+    fn add_first_processor(&mut self, files: &Files<'_>, group: &Path) {
+        for mount in ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"] {
+            let folder = Path::new(mount).join(group);
+            // Without a quota it is -1.
+            let quota = files.number(folder.join("cpu.cfs_quota_us"));
+            let period = files.number(folder.join("cpu.cfs_period_us"));
+            self.add_quota(quota, period, 1);
+            self.add_throttled(&files.table(folder.join("cpu.stat"), ' '));
+            if quota.is_some() {
+                break;
+            }
+        }
+    }
+
+    fn add_quota(&mut self, quota: Option<u64>, period: Option<u64>, version: u8) {
+        let (Some(quota), Some(period)) = (quota, period.filter(|period| *period > 0)) else {
+            return;
+        };
+        let processors = quota as f64 / period as f64;
+        if self.quota.is_none_or(|known| processors < known) {
+            (self.quota, self.version) = (Some(processors), version);
+        }
+    }
+
+    fn add_throttled(&mut self, statistics: &BTreeMap<String, u64>) {
+        let times = statistics.get("nr_throttled").copied();
+        self.throttled = self.throttled.max(times.unwrap_or_default());
+    }
+
+    fn add_out_of_memory(&mut self, events: &BTreeMap<String, u64>) {
+        let times = events.get("oom_kill").copied();
+        self.out_of_memory = self.out_of_memory.max(times.unwrap_or_default());
+    }
+}
+
+fn number(word: &str) -> Option<u64> {
+    word.parse().ok()
+}
+
+fn container(files: &Files<'_>) -> Option<&'static str> {
+    if files.exists(".dockerenv") {
+        return Some("docker");
+    }
+    if files.exists("run/.containerenv") {
+        return Some("podman");
+    }
+    files
+        .word("run/systemd/container")
+        .map(|_| "a container of systemd's kin")
+}

@@ -1,0 +1,109 @@
+//! `tidegate tune`: what of the machine holds a configuration back, why, and what changes it.
+//!
+//! It reads the machine ([`machine`]) and what the configuration asks of it ([`setup`]), looks
+//! through its table of rules ([`advice`]), and prints what it has found. `--apply` and `--undo`
+//! write and take back ([`changes`]). Deliberately not here: measuring. What has been measured with
+//! Tidegate stands beside each rule, and where nothing has been, that. Described in docs/tune.md.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+mod advice;
+mod changes;
+mod lists;
+mod machine;
+mod report;
+mod setup;
+
+use changes::Plan;
+use machine::Machine;
+use setup::{Flags, Setup};
+
+/// Say what of the machine holds a configuration back, and change it
+#[derive(Args)]
+#[command(disable_version_flag = true, args_override_self = true)]
+pub(crate) struct Arguments {
+    /// Configuration file
+    #[arg(short = 'c', value_name = "FILE")]
+    conf: Option<OsString>,
+    /// Prefix path
+    #[arg(short = 'p', value_name = "PREFIX")]
+    prefix: Option<OsString>,
+    /// Global directives out of the configuration file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    globals: Vec<OsString>,
+    /// Change what loses or limits, or only what is named: settings of the kernel and limits of
+    /// the systemd unit, kept in files of their own
+    #[arg(long, value_name = "ADVICE,...", num_args = 0..=1, value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["undo", "lists"])]
+    apply: Option<Vec<String>>,
+    /// Take back what --apply has changed
+    #[arg(long, conflicts_with = "lists")]
+    undo: bool,
+    /// Judge what published lists of settings advise
+    #[arg(long)]
+    lists: bool,
+    /// One JSON object instead of text
+    #[arg(long, conflicts_with_all = ["apply", "undo"])]
+    json: bool,
+    /// Where /proc, /sys, /run and /etc are: a copy of another machine's
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    root: PathBuf,
+}
+
+/// Advises, applies or undoes.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let flags = Flags {
+        conf: arguments.conf.clone(),
+        prefix: arguments.prefix.clone(),
+        globals: arguments.globals.clone(),
+    };
+    if arguments.undo {
+        // Without the configuration: it may be the one that is no longer wanted.
+        return told(changes::undo(&Machine::read(&arguments.root, None)));
+    }
+    if arguments.lists && !arguments.json {
+        return printed(report::lists().as_bytes());
+    }
+    let setup = match Setup::read(&flags) {
+        Ok(setup) => setup,
+        Err(lines) => {
+            eprint!("{lines}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let machine = Machine::read(&arguments.root, setup.pid_file.as_deref());
+    let advice = advice::advise(&machine, &setup);
+    if let Some(named) = &arguments.apply {
+        let chosen = advice::chosen(advice, named);
+        return told(chosen.and_then(|advice| {
+            let plan = Plan::new(&advice, &machine);
+            changes::apply(&plan, &machine)
+        }));
+    }
+    if arguments.json {
+        return printed(&report::json(&machine, &setup, &advice, arguments.lists));
+    }
+    printed(report::text(&machine, &setup, &advice).as_bytes())
+}
+
+fn printed(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE, // nobody reads it any more
+    }
+}
+
+fn told(done: Result<changes::Done, String>) -> ExitCode {
+    match done {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            ExitCode::SUCCESS
+        }
+        Err(text) => crate::failure::fail(&text),
+    }
+}

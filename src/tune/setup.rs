@@ -1,0 +1,218 @@
+//! What a configuration asks of the machine.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use conf::{Disk, MissingHosts, Recorder, Tree};
+use engine::EngineKind;
+use engine::net::{Address, Carries};
+use process::Options;
+
+use crate::application::{compile, registry};
+use crate::cli;
+
+/// nginx's `NGX_LISTEN_BACKLOG`.
+const BACKLOG_DEFAULT: u64 = 511;
+
+/// A configuration, as far as it asks something of the machine.
+#[derive(Debug)]
+pub(super) struct Setup {
+    /// What is read, in words.
+    pub(super) named: String,
+    /// `worker_processes`
+    pub(super) threads: usize,
+    /// `worker_connections` of each.
+    pub(super) connections: usize,
+    /// `worker_rlimit_nofile`
+    pub(super) open_files_max: Option<u64>,
+    /// `use`
+    pub(super) engine: Option<EngineKind>,
+    /// `pid`
+    pub(super) pid_file: Option<PathBuf>,
+    /// What is listened on.
+    pub(super) listening: Vec<Listen>,
+    /// Whether requests are passed on by TCP, so that connections to others need ports.
+    pub(super) passes_on: bool,
+    /// Whether HTTP/2 is spoken to clients.
+    pub(super) speaks_http2: bool,
+}
+
+/// An address with what is asked of its socket.
+#[derive(Clone, Debug)]
+pub(super) struct Listen {
+    /// As in `0.0.0.0:80`.
+    pub(super) address: String,
+    pub(super) port: Option<u16>,
+    /// Whether only this machine reaches it.
+    pub(super) is_local: bool,
+    pub(super) is_datagram: bool,
+    pub(super) backlog: u64,
+    pub(super) fastopen: bool,
+}
+
+/// The flags that say where the configuration is.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    pub(super) conf: Option<OsString>,
+    pub(super) prefix: Option<OsString>,
+    pub(super) globals: Vec<OsString>,
+}
+
+impl Setup {
+    /// Reads the configuration as `-t` does. The error holds the lines that it prints.
+    pub(super) fn read(flags: &Flags) -> Result<Setup, String> {
+        let options = options(flags)?;
+        if flags.conf.is_none() && !options.conf_path.exists() {
+            return Ok(Setup::without_configuration());
+        }
+        let hosts = MissingHosts::new(Disk);
+        let files = Recorder::new(&hosts);
+        let mut loaded = conf::load(
+            &options.conf_path,
+            options.conf_prefix(),
+            &options.globals,
+            registry(),
+            &files,
+        );
+        let compiled = if loaded.has_errors() {
+            Err(Vec::new())
+        } else {
+            compile(&loaded, &files, &options)
+        };
+        let (main, compiled) = match compiled {
+            Ok(compiled) => compiled,
+            Err(diagnostics) => {
+                let found = conf::arrange(&mut loaded, diagnostics);
+                let lines = found.iter();
+                let lines = lines.map(|found| process::log::explained(found, &loaded.sources));
+                return Err(lines.collect());
+            }
+        };
+        Ok(Setup {
+            named: options.conf_path.display().to_string(),
+            threads: main.threads,
+            connections: compiled.events.connections,
+            open_files_max: main.open_files_max,
+            engine: compiled.events.engine,
+            pid_file: Some(main.pid),
+            listening: compiled
+                .listening
+                .iter()
+                .map(|listening| Listen::new(&listening.options))
+                .collect(),
+            passes_on: passes_on(&loaded.tree),
+            speaks_http2: has_line(&loaded.tree, |name, word| name == "http2" && word == "on"),
+        })
+    }
+
+    /// nginx's defaults.
+    fn without_configuration() -> Setup {
+        Setup {
+            named: "none, so the defaults".to_owned(),
+            threads: 1,
+            connections: 512,
+            open_files_max: None,
+            engine: None,
+            pid_file: None,
+            listening: vec![Listen {
+                address: "0.0.0.0:80".to_owned(),
+                port: Some(80),
+                is_local: false,
+                is_datagram: false,
+                backlog: BACKLOG_DEFAULT,
+                fastopen: false,
+            }],
+            passes_on: false,
+            speaks_http2: false,
+        }
+    }
+
+    /// Connections that all threads take together.
+    pub(super) fn connections_of_all(&self) -> u64 {
+        (self.threads as u64).saturating_mul(self.connections as u64)
+    }
+
+    /// The socket that asks for the longest queue.
+    pub(super) fn longest_queue(&self) -> Option<&Listen> {
+        let streams = self.listening.iter().filter(|listen| !listen.is_datagram);
+        streams.max_by_key(|listen| listen.backlog)
+    }
+
+    /// Whether clients come from elsewhere.
+    pub(super) fn is_reached_from_outside(&self) -> bool {
+        self.listening.iter().any(|listen| !listen.is_local)
+    }
+}
+
+impl Listen {
+    fn new(options: &engine::net::ListenOptions) -> Listen {
+        let (port, is_local) = match &options.address {
+            Address::Inet(address) => (Some(address.port()), is_loopback(address.ip())),
+            Address::Unix(_) => (None, true),
+        };
+        Listen {
+            address: options.address.to_string(),
+            port,
+            is_local,
+            is_datagram: options.carries == Carries::Datagrams,
+            backlog: u64::try_from(options.backlog).unwrap_or(u64::MAX),
+            fastopen: options.fastopen.is_some(),
+        }
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Whether requests are passed on, and not by Unix sockets alone.
+fn passes_on(tree: &Tree) -> bool {
+    let is_unix = |word: &str| word.starts_with("unix:");
+    let mut groups_without_ports: Vec<String> = Vec::new();
+    for scope in tree.scopes() {
+        let opened = scope.line().filter(|line| line.name.text() == "upstream");
+        let Some(name) = opened.and_then(|line| line.args.first()) else {
+            continue;
+        };
+        let mut servers = scope
+            .lines()
+            .iter()
+            .filter(|line| line.name.text() == "server");
+        if servers.all(|server| {
+            server
+                .args
+                .first()
+                .is_some_and(|word| is_unix(&word.text()))
+        }) {
+            groups_without_ports.push(name.text().into_owned());
+        }
+    }
+    has_line(tree, |name, word| {
+        let target = word.split_once("://").map_or(word, |(_, target)| target);
+        let host = target.split(['/', ':']).next().unwrap_or_default();
+        let has_no_ports = is_unix(target) || groups_without_ports.iter().any(|name| name == host);
+        name.ends_with("_pass") && !has_no_ports
+    })
+}
+
+/// Whether a line of this name and first word is anywhere.
+fn has_line(tree: &Tree, is_it: impl Fn(&str, &str) -> bool) -> bool {
+    tree.scopes().any(|scope| {
+        scope.lines().iter().any(|line| {
+            let word = line.args.first().map(conf::Word::text);
+            is_it(&line.name.text(), word.as_deref().unwrap_or_default())
+        })
+    })
+}
+
+/// Where the configuration is, by the rules of the server's own command line.
+fn options(flags: &Flags) -> Result<Options, String> {
+    let mut words = vec![OsString::from("-t")];
+    let mut add = |flag: &str, value: &OsString| words.extend([flag.into(), value.clone()]);
+    flags.conf.iter().for_each(|value| add("-c", value));
+    flags.prefix.iter().for_each(|value| add("-p", value));
+    flags.globals.iter().for_each(|value| add("-g", value));
+    let options = cli::parse(words)?.options;
+    options.ok_or_else(|| "the command line asks for nothing".to_owned())
+}
