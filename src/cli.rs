@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn our_own_configuration_goes_before_that_of_nginx() {
-        let conf = paths::conf_of;
-        assert_eq!(conf(false, |_| true), "/etc/tidegate/tidegate.conf");
-        assert_eq!(conf(false, |_| false), "/etc/nginx/nginx.conf");
+        let conf = |is_nginx, exists: bool| paths::conf_of(is_nginx, |_| exists);
+        assert_eq!(conf(false, true), "/etc/tidegate/tidegate.conf");
+        assert_eq!(conf(false, false), "/etc/nginx/nginx.conf");
         // In nginx's place it is nginx's, whatever else is installed.
-        assert_eq!(conf(true, |_| true), "/etc/nginx/nginx.conf");
+        assert_eq!(conf(true, true), "/etc/nginx/nginx.conf");
     }
 
     #[test]
