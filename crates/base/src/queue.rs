@@ -40,6 +40,11 @@ impl<T> Queue<T> {
         self.first.as_mut()
     }
 
+    /// The last entry.
+    pub fn back_mut(&mut self) -> Option<&mut T> {
+        self.others.back_mut().or(self.first.as_mut())
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -67,11 +72,12 @@ mod tests {
                 model.push_back(number);
             } else {
                 assert_eq!(queue.front_mut(), model.front_mut());
+                assert_eq!(queue.back_mut(), model.back_mut());
                 assert_eq!(queue.pop_front(), model.pop_front());
             }
             assert_eq!(queue.is_empty(), model.is_empty());
         }
-        assert!(queue.is_empty());
+        assert!(queue.is_empty() && queue.back_mut().is_none());
         queue.push_back(1);
         queue.push_back(2);
         queue.clear();

@@ -108,6 +108,13 @@ impl Buffer {
         unsafe { Buffer::filled(memory, bytes.len()) }
     }
 
+    /// A buffer that holds nothing yet, with as much room as one for a receive.
+    #[must_use]
+    pub fn roomy() -> Buffer {
+        // SAFETY: it is said to hold nothing.
+        unsafe { Buffer::filled(take(), 0) }
+    }
+
     /// A buffer that holds `bytes`, in their own memory if that is not much larger.
     #[must_use]
     pub fn of(bytes: Vec<u8>) -> Buffer {
@@ -218,6 +225,23 @@ impl Buffer {
 
     fn is_mostly_empty(&self) -> bool {
         self.len() < self.room.memory().len() / 2
+    }
+
+    /// Whether so many more bytes have room.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        bytes <= self.left()
+    }
+
+    fn left(&self) -> usize {
+        self.room.memory().len() - self.end.get() as usize
+    }
+
+    /// Appends as many of these bytes as there is room for; how many those are.
+    pub fn fill(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.left());
+        let fitting = bytes.get(..count).unwrap_or_default();
+        if self.append(fitting) { count } else { 0 }
     }
 
     /// Appends bytes where there is room for them; whether there was.

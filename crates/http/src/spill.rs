@@ -108,6 +108,17 @@ impl Spill {
         self.held == 0 || self.held + RECEIVE_BUFFER_SIZE_DEFAULT <= self.limits.memory_max
     }
 
+    /// The same, where so many bytes that belong to what is read lie in memory elsewhere.
+    pub fn has_room_beside(&self, others: usize) -> bool {
+        let received = others.saturating_add(RECEIVE_BUFFER_SIZE_DEFAULT);
+        self.held.saturating_add(received) <= self.limits.memory_max
+    }
+
+    /// Whether nothing is in memory, and the file takes what comes next.
+    pub fn may_begin_write(&self) -> bool {
+        self.held == 0 && self.in_file.end < self.limits.file_max
+    }
+
     /// Keeps bytes, wherever there is room for them or not. Small ones are copied together, so that what is held is what it
     /// occupies.
     pub fn push(&mut self, bytes: Bytes) {

@@ -155,7 +155,7 @@ impl Sender {
     /// See `Exchange::set_queued_max`.
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
-        self.is_buffered |= bytes.is_some();
+        self.is_buffered |= bytes.is_some_and(|bytes| bytes > 0);
     }
 
     /// Sends a piece of the body, waiting while the client is slow to take it.

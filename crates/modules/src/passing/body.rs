@@ -565,7 +565,7 @@ impl UpstreamBody {
             if !self.told.is_empty() || self.ending.is_some() {
                 continue;
             }
-            if self.ahead.has_room() {
+            if self.may_read_ahead() {
                 ready!(self.poll_receive(context));
                 continue;
             }
@@ -578,6 +578,18 @@ impl UpstreamBody {
             }
             self.ahead.start_writing();
         }
+    }
+
+    /// Whether there is room for what may be received. On a shared connection that lies in memory
+    /// already, within the window that its stream has, and more comes for what is taken: it is taken
+    /// where both have room, where a file takes it, or where nothing follows it.
+    fn may_read_ahead(&mut self) -> bool {
+        let shared = self.peer.as_mut().and_then(UpstreamConnection::shared);
+        let Some(stream) = shared else {
+            return self.ahead.has_room();
+        };
+        let window = stream.window();
+        stream.has_ended() || self.ahead.has_room_beside(window) || self.ahead.may_begin_write()
     }
 
     /// Receives more, at the body's pace, unless the body has ended.
@@ -723,7 +735,12 @@ impl Source for UpstreamBody {
 
     fn queued_max(&self) -> Option<usize> {
         let goes_on = self.ending.is_none() && !self.has_come();
-        (goes_on && !self.flush).then_some(self.passing.buffers.busy_size)
+        let busy_size = if self.flush {
+            0
+        } else {
+            self.passing.buffers.busy_size
+        };
+        goes_on.then_some(busy_size)
     }
 
     /// Not where every part leaves at once: as in nginx the end comes once that has left.

@@ -19,6 +19,10 @@ use crate::passing::interim::INFORMATIONAL_MAX;
 /// Bytes of heads that may wait beside another interim one, where nobody takes them: as many as a single head may have.
 const WAITING_MAX: usize = 256 * 1024;
 
+/// Bytes of a part of a body from which on it lies in memory that has the room of a receive; fewer
+/// have memory of just their length.
+const ROOMY_MIN: usize = 4 * 1024;
+
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
@@ -90,8 +94,9 @@ pub(super) struct Flow {
     waiting: Cell<usize>,
     /// How many interim heads have come.
     interim: Cell<u32>,
-    /// What has come of the answer's body and has not been taken.
-    received: RefCell<Vec<u8>>,
+    /// What has come of the answer's body and has not been taken, in pieces of up to what a receive
+    /// brings.
+    received: RefCell<Queue<Buffer>>,
     /// DATA has come, be it empty.
     has_body: Cell<bool>,
     trailers: RefCell<Option<Head>>,
@@ -153,7 +158,7 @@ impl Flow {
     /// A part of the body has come.
     pub(super) fn put_body(&self, bytes: &[u8]) {
         self.has_body.set(true);
-        self.received.borrow_mut().extend_from_slice(bytes);
+        append(&mut self.received.borrow_mut(), bytes);
         self.wake_reader();
     }
 
@@ -267,7 +272,7 @@ impl Flow {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
     }
 
-    /// What has come of the body: empty at the end of the stream, however that came about.
+    /// The next piece of what has come of the body: empty at the end of the stream, however that came about.
     pub(super) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
         let received = self.take_body();
         if !received.is_empty() || self.end.get().is_some() {
@@ -281,9 +286,9 @@ impl Flow {
         Poll::Pending
     }
 
-    /// What of the body is there.
+    /// The next piece of what of the body is there; empty where nothing is.
     pub(super) fn take_body(&self) -> Buffer {
-        Buffer::of(self.received.take())
+        self.received.borrow_mut().pop_front().unwrap_or_default()
     }
 
     /// How it has ended, if it has.
@@ -372,9 +377,49 @@ impl Flow {
     }
 }
 
+/// Appends bytes to pieces. A few lie for themselves until more come; what comes byte by byte
+/// occupies no more than what comes at once.
+fn append(pieces: &mut Queue<Buffer>, bytes: &[u8]) {
+    let mut rest = bytes;
+    if let Some(last) = pieces.back_mut() {
+        if last.len() < ROOMY_MIN && !last.has_room(rest.len()) {
+            let mut roomy = Buffer::roomy();
+            if roomy.fill(last) == last.len() {
+                *last = roomy;
+            }
+        }
+        rest = rest.get(last.fill(rest)..).unwrap_or_default();
+    }
+    while !rest.is_empty() {
+        if rest.len() < ROOMY_MIN {
+            return pieces.push_back(Buffer::copy_of(rest));
+        }
+        let mut piece = Buffer::roomy();
+        rest = rest.get(piece.fill(rest)..).unwrap_or_default();
+        pieces.push_back(piece);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_come_of_a_body_occupies_what_it_says() {
+        let body: Vec<u8> = (0..100_000_u32).map(|n| (n / 7) as u8).collect();
+        for part in [1, 1000, 9000, 16_384, 40_000] {
+            let flow = Flow::default();
+            body.chunks(part).for_each(|bytes| flow.put_body(bytes));
+            let mut taken = Vec::new();
+            let mut pieces = 0;
+            while taken.len() < body.len() {
+                taken.extend_from_slice(&flow.take_body());
+                pieces += 1;
+            }
+            assert!(pieces <= 8, "{pieces} by {part}");
+            assert!(taken == body && flow.take_body().is_empty());
+        }
+    }
 
     #[test]
     fn interim_heads_that_nothing_takes_are_bounded() {

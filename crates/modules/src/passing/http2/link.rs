@@ -32,11 +32,12 @@ use super::flow::{End, Flow};
 use super::head::RequestHead;
 use super::links::{Links, Permit};
 
-/// Bytes of an answer's body that a peer may send before any of it is taken on: about as many as
-/// `*_buffers` hold.
-const WINDOW: u32 = 64 * 1024;
+/// Bytes of an answer's body that a peer may send before any of it is taken on. With fewer, a peer
+/// whose kernel gathers small segments (Nagle's algorithm) would wait for an acknowledgement within
+/// answers of some 50 KB: Linux sends at once what exceeds 32 KB.
+pub(super) const WINDOW: u32 = 48 * 1024;
 
-/// The same of an answer that is taken on as it comes.
+/// The same of an answer of which all that has come is taken on, again and again.
 const WINDOW_MAX: u32 = 256 * 1024;
 
 /// Bytes of an answer's head that are decoded; `*_buffer_size` holds beside that.

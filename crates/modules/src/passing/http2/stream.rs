@@ -14,7 +14,7 @@ use transport::Transport;
 use super::body::StreamBody;
 use super::flow::{End, Flow, Head};
 use super::head::RequestHead;
-use super::link::Link;
+use super::link::{Link, WINDOW};
 
 /// A stream, or the place for one; dropped, it is let go of, whatever has become of it.
 pub(crate) struct StreamHandle {
@@ -106,7 +106,17 @@ impl StreamHandle {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// What of the answer's body is there already.
+    /// Bytes of the answer's body that may come before any of it is taken.
+    pub(in crate::passing) fn window(&self) -> usize {
+        WINDOW as usize
+    }
+
+    /// Whether nothing more comes.
+    pub(in crate::passing) fn has_ended(&self) -> bool {
+        self.sender.flow.end().is_some()
+    }
+
+    /// What of the answer's body is there already, up to as much as a receive brings.
     pub(super) fn take_body(&self) -> Buffer {
         let buffer = self.sender.flow.take_body();
         self.sender.link.consumed(&self.sender.flow, buffer.len());

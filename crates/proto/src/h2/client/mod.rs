@@ -46,8 +46,9 @@ const STREAMS_BEFORE_SETTINGS: u32 = 100;
 /// many calls are over.
 const PERMITTED_MAX: u32 = 4096;
 
-/// Bytes by which windows of streams are larger than at first, all together.
-const WIDER_MAX: u32 = 1024 * 1024;
+/// Bytes of the windows of all streams together beyond which none becomes wider: many streams that
+/// are read need no wide ones, and many that are not read hold no more than they had at first.
+const WINDOWS_MAX: u32 = 2 * 1024 * 1024;
 
 /// Bytes of a frame beside its payload.
 const FRAMING: u64 = frame::HEAD_LENGTH as u64;
@@ -216,7 +217,7 @@ pub struct Client<S> {
     /// The most that has been.
     send_window_max: i64,
     receive_window: u32,
-    /// See [`WIDER_MAX`].
+    /// Bytes by which windows of streams are wider than at first, all together.
     wider: u32,
     /// The number of the next stream.
     next_stream: u32,

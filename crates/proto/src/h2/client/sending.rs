@@ -11,7 +11,7 @@
 //! stops no other. Most of the window may be used by one stream all the same, because many servers
 //! give credit only when half of it is used. A stream that is alone may use all.
 
-use super::{Client, PERMITTED_MAX, STREAMS_BEFORE_SETTINGS, Stream, WIDER_MAX, enqueue};
+use super::{Client, PERMITTED_MAX, STREAMS_BEFORE_SETTINGS, Stream, WINDOWS_MAX, enqueue};
 use crate::h2::error::{ErrorCode, Violation};
 use crate::h2::frame::{self, FrameHead, HEAD_LENGTH, Kind, STREAM_MAX, flags};
 use crate::h2::hpack::Field;
@@ -340,6 +340,10 @@ impl<S> Client<S> {
     /// comes gets a wider window, for servers that are far away; what lies unread of many streams
     /// stays little.
     pub fn consumed(&mut self, stream: u32, bytes: usize) {
+        let streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
+        let windows = streams
+            .saturating_mul(self.limits.stream_window)
+            .saturating_add(self.wider);
         let Some(known) = self.streams.get_mut(&stream) else {
             return;
         };
@@ -347,9 +351,11 @@ impl<S> Client<S> {
         known.unread -= bytes;
         known.read = known.read.saturating_add(bytes);
         let mut window = known.window;
-        if known.read / 2 >= window && window < self.limits.stream_window_max {
+        // Nothing is left of what has come, and that was more than what waits for a slow reader.
+        let keeps_up = known.unread == 0 && known.read / 2 >= window;
+        if keeps_up && window < self.limits.stream_window_max {
             let more = window.min(self.limits.stream_window_max - window);
-            let more = more.min(WIDER_MAX.saturating_sub(self.wider));
+            let more = more.min(WINDOWS_MAX.saturating_sub(windows));
             self.wider += more;
             window += more;
             (known.window, known.read) = (window, 0);
