@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use engine::net::{Address, BoundSocket, ListenOptions};
+use engine::net::{Address, BoundSocket, Carries, ListenOptions};
 use framework::door::{Door, ListenerId};
 use framework::generation::Generation;
 use framework::report::Report;
@@ -143,18 +143,20 @@ fn has_files(wanted: u64) -> bool {
     limit.current.is_none_or(|current| current >= wanted)
 }
 
-/// A socket that listens, and its address.
-type Bound = (Address, BoundSocket);
+/// A socket that listens, what it carries, and its address.
+type Bound = (Address, Carries, BoundSocket);
 
 fn listen(listening: &Listening, plan: &Plan) -> Result<Bound, String> {
-    let address = match listening {
-        Listening::Inet(address) => Address::Inet(*address),
+    let (address, carries) = match listening {
+        Listening::Inet(address) => (Address::Inet(*address), Carries::Streams),
+        Listening::Udp(address) => (Address::Inet(*address), Carries::Datagrams),
         Listening::Path(path) => {
             remove_old_socket(path);
-            Address::Unix(path.clone())
+            (Address::Unix(path.clone()), Carries::Streams)
         }
     };
     let options = ListenOptions {
+        carries,
         backlog: plan.settings.backlog,
         nodelay: true,
         ..ListenOptions::new(address.clone())
@@ -171,7 +173,7 @@ fn listen(listening: &Listening, plan: &Plan) -> Result<Bound, String> {
         Ok(Ok(address)) => Address::Inet(address),
         _ => address,
     };
-    Ok((address, BoundSocket::from(socket)))
+    Ok((address, carries, BoundSocket::from(socket)))
 }
 
 /// A socket at a path that an earlier run has left behind.
@@ -190,10 +192,14 @@ fn write_ports(listeners: &[Bound]) -> Result<(), String> {
         return Ok(());
     };
     let mut text = String::new();
-    for (address, _) in listeners {
+    for (address, carries, _) in listeners {
         if let Address::Inet(address) = address {
+            let protocol = match carries {
+                Carries::Streams => "TCP",
+                Carries::Datagrams => "UDP",
+            };
             let family = if address.is_ipv4() { "INET" } else { "INET6" };
-            text.push_str(&format!("TCP {family}: {}\n", address.port()));
+            text.push_str(&format!("{protocol} {family}: {}\n", address.port()));
         }
     }
     let path = PathBuf::from(path);
@@ -209,10 +215,9 @@ fn start(
     cache: &Arc<Cache>,
     listeners: Vec<Bound>,
 ) -> Result<Workers, String> {
-    let id = |address: &Address| ListenerId(Arc::new(address.to_string()));
     let mut generation = Generation::new(Zones::default());
-    let server = |(address, _): &Bound| Server {
-        listener: id(address),
+    let server = |(address, carries, _): &Bound| Server {
+        listener: ListenerId::of_address(address, *carries),
         cache: CacheOf::Process(Arc::clone(cache)),
         access: Arc::new(Access::default()),
     };
@@ -221,7 +226,10 @@ fn start(
     });
     let sockets: Sockets = listeners
         .into_iter()
-        .map(|(address, socket)| (id(&address), vec![socket]))
+        .map(|(address, carries, socket)| {
+            let id = ListenerId::of_address(&address, carries);
+            (id, vec![socket])
+        })
         .collect();
     let (engine, _) = engine::choose(None);
     let settings = workers::Settings {

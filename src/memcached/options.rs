@@ -20,9 +20,9 @@ const THREADS_MAX: usize = 256;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// TCP port to listen on; 0 is none, -1 any that is free
-    #[arg(short, long, value_name = "NUM", default_value_t = PORT, allow_negative_numbers = true)]
-    port: i32,
-    /// UDP port to listen on: not here yet, so only 0, off
+    #[arg(short, long, value_name = "NUM", allow_negative_numbers = true)]
+    port: Option<i32>,
+    /// UDP port to listen on; 0 is off. Without -p the TCP port is the same
     #[arg(short = 'U', long, value_name = "NUM", default_value_t = 0)]
     udp_port: u16,
     /// Unix socket to listen on, in place of the network
@@ -124,7 +124,11 @@ pub(crate) struct Arguments {
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Listening {
+    /// For connections.
     Inet(SocketAddr),
+    /// For datagrams.
+    Udp(SocketAddr),
+    /// A Unix socket.
     Path(PathBuf),
 }
 
@@ -209,7 +213,7 @@ impl Arguments {
         notices.extend(open_to_all(&listening));
         let port = listening.iter().find_map(|listening| match listening {
             Listening::Inet(address) => Some(address.port()),
-            Listening::Path(_) => None,
+            Listening::Udp(_) | Listening::Path(_) => None,
         });
         let interfaces = (!self.listen.is_empty()).then(|| self.listen.join(","));
         let protocol = match self.protocol.as_str() {
@@ -237,6 +241,7 @@ impl Arguments {
             verbosity: u32::from(self.verbose),
             idle_timeout,
             port: port.unwrap_or(0),
+            udp_port: self.udp_port,
             interfaces,
             socket_path: self
                 .unix_socket
@@ -258,7 +263,6 @@ impl Arguments {
     /// Refuses what is not here: who relies on it must not believe that it is.
     fn refuse(&self) -> Result<(), String> {
         let missing = [
-            (self.udp_port != 0, "-U: UDP"),
             (self.enable_sasl, "-S: SASL"),
             (self.auth_file.is_some(), "-Y: authentication"),
             (self.enable_ssl, "-Z: TLS"),
@@ -332,11 +336,32 @@ impl Arguments {
         if let Some(path) = &self.unix_socket {
             return Ok(vec![Listening::Path(path.clone())]);
         }
-        let port = match self.port {
-            0 => return Err("nothing to listen on: -p 0, and no -s".to_owned()),
-            -1 => 0,
-            port => u16::try_from(port).map_err(|_| format!("-p: {port} is no port"))?,
+        let without = match self.udp_port {
+            0 => PORT,
+            udp => i32::from(udp),
         };
+        let port = match self.port.unwrap_or(without) {
+            0 => None,
+            -1 => Some(0),
+            port => Some(u16::try_from(port).map_err(|_| format!("-p: {port} is no port"))?),
+        };
+        let udp_port = (self.udp_port != 0).then_some(self.udp_port);
+        if port.is_none() && udp_port.is_none() {
+            return Err("nothing to listen on: -p 0, and neither -U nor -s".to_owned());
+        }
+        let mut listening = Vec::new();
+        if let Some(port) = port {
+            listening.extend(self.addresses(port)?.into_iter().map(Listening::Inet));
+        }
+        if let Some(port) = udp_port {
+            listening.extend(self.addresses(port)?.into_iter().map(Listening::Udp));
+        }
+        listening.dedup();
+        Ok(listening)
+    }
+
+    /// The addresses of `-l` with this port, where they have none of their own.
+    fn addresses(&self, port: u16) -> Result<Vec<SocketAddr>, String> {
         if self.listen.is_empty() {
             let any = [
                 IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -345,18 +370,15 @@ impl Arguments {
             // With any free port the two would differ.
             let count = if port == 0 { 1 } else { any.len() };
             let any = any.into_iter().take(count);
-            return Ok(any
-                .map(|ip| Listening::Inet(SocketAddr::new(ip, port)))
-                .collect());
+            return Ok(any.map(|ip| SocketAddr::new(ip, port)).collect());
         }
-        let mut listening = Vec::new();
+        let mut addresses = Vec::new();
         let words = self.listen.iter().flat_map(|list| list.split(','));
         for word in words.filter(|word| !word.is_empty()) {
             let word = word.strip_prefix("notls:").unwrap_or(word);
-            listening.extend(resolve(word, port)?.into_iter().map(Listening::Inet));
+            addresses.extend(resolve(word, port)?);
         }
-        listening.dedup();
-        Ok(listening)
+        Ok(addresses)
     }
 }
 
@@ -379,7 +401,9 @@ fn resolve(word: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 /// they are.
 fn open_to_all(listening: &[Listening]) -> Option<String> {
     let open = listening.iter().find_map(|listening| match listening {
-        Listening::Inet(address) if !address.ip().is_loopback() => Some(address),
+        Listening::Inet(address) | Listening::Udp(address) if !address.ip().is_loopback() => {
+            Some(address)
+        }
         _ => None,
     })?;
     Some(format!(
@@ -441,16 +465,7 @@ mod tests {
 
     #[test]
     fn what_is_not_here_is_refused_and_what_means_nothing_is_told() {
-        for line in [
-            "-U 11211",
-            "-S",
-            "-Y f",
-            "-Z",
-            "-e f",
-            "-B http",
-            "-k",
-            "-o ext_path=x",
-        ] {
+        for line in ["-S", "-Y f", "-Z", "-e f", "-B http", "-k", "-o ext_path=x"] {
             assert!(plan(line).is_err(), "{line}");
         }
         let told =
@@ -461,6 +476,22 @@ mod tests {
         assert_eq!(protocol, Protocol::Binary);
         let timeout = plan("-o idle_timeout=5").unwrap().settings.idle_timeout;
         assert_eq!(timeout, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn datagrams_have_a_port_where_one_is_written() {
+        let listening = |line| plan(line).unwrap().listening;
+        let (tcp, udp) = (
+            |address: &str| Listening::Inet(address.parse().unwrap()),
+            |address: &str| Listening::Udp(address.parse().unwrap()),
+        );
+        assert_eq!(listening("-l 127.0.0.1"), [tcp("127.0.0.1:11211")]);
+        let both = [tcp("127.0.0.1:5"), udp("127.0.0.1:6")];
+        assert_eq!(listening("-l 127.0.0.1 -p 5 -U 6"), both);
+        let same = [tcp("127.0.0.1:6"), udp("127.0.0.1:6")];
+        assert_eq!(listening("-l 127.0.0.1 -U 6"), same);
+        assert_eq!(listening("-l 127.0.0.1 -p 0 -U 6"), [udp("127.0.0.1:6")]);
+        assert!(plan("-U 6").unwrap().notices[0].starts_with("warning: "));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod block;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -61,11 +61,8 @@ impl Server {
             ports.exists()
         });
         let text = fs::read_to_string(&ports).unwrap();
-        let port = text
-            .trim()
-            .rsplit(' ')
-            .next()
-            .and_then(|port| port.parse().ok());
+        let first = text.lines().next().unwrap_or_default();
+        let port = first.rsplit(' ').next().and_then(|port| port.parse().ok());
         Server {
             child,
             folder,
@@ -368,4 +365,39 @@ fn memccapable_finds_both_protocols_whole() {
         let passed = said.lines().filter(|line| line.starts_with(protocol));
         assert!(passed.count() >= 20, "{protocol}: {said}");
     }
+}
+
+#[test]
+fn datagrams_are_answered_where_a_port_is_written() {
+    let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = probe.local_addr().unwrap().port().to_string();
+    drop(probe);
+    let server = Server::start(&["-U", &port]);
+    let ports = fs::read_to_string(server.folder.join("ports")).unwrap();
+    assert!(ports.contains(&format!("UDP INET: {port}")), "{ports}");
+
+    let value = "v".repeat(3000);
+    let mut stream = server.connect();
+    write!(stream, "set a 0 0 3000\r\n{value}\r\nquit\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "STORED\r\n");
+
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.connect(format!("127.0.0.1:{port}")).unwrap();
+    // What is no request, and one that is said to have two parts, are dropped without a word.
+    client.send(b"\0\x01").unwrap();
+    client.send(b"\0\x05\0\0\0\x02\0\0get a\r\n").unwrap();
+    client.send(b"\0\x07\0\0\0\x01\0\0get a\r\n").unwrap();
+    let mut parts = vec![Vec::new(); 3];
+    for _ in 0..3 {
+        let mut datagram = [0; 2000];
+        let length = client.recv(&mut datagram).unwrap();
+        let (head, part) = datagram[..length].split_at(8);
+        assert_eq!((&head[..2], &head[4..]), (&[0, 7][..], &[0, 3, 0, 0][..]));
+        parts[usize::from(head[3])] = part.to_vec();
+    }
+    let message = String::from_utf8(parts.concat()).unwrap();
+    assert_eq!(message, format!("VALUE a 0 3000\r\n{value}\r\nEND\r\n"));
 }

@@ -51,6 +51,8 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// The port that statistics name, 0 for none.
     pub port: u16,
+    /// `-U`: the UDP port that statistics name, 0 for none.
+    pub udp_port: u16,
     /// The addresses of `-l` as they were written.
     pub interfaces: Option<String>,
     /// The path of `-s`.
@@ -76,6 +78,7 @@ impl Default for Settings {
             verbosity: 0,
             idle_timeout: None,
             port: 0,
+            udp_port: 0,
             interfaces: None,
             socket_path: None,
             socket_mask: 0o700,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::net::Stream;
-use framework::door::{Accepted, Door, ListenerId, Tenant};
+use engine::net::{Address, Stream};
+use framework::door::{Accepted, Door, ListenerId, Received, Tenant};
 use framework::generation::Local;
 use framework::workers::{Registered, Worker};
 use framework::zone::Zone;
@@ -16,6 +16,7 @@ use rules::access::Access;
 use crate::cache::{Cache, Shared};
 use crate::conversation::{Conversation, Next};
 use crate::counts::Counter;
+use crate::datagrams;
 use crate::output::{OUTPUT_MAX, Output};
 use crate::zone::ZonedCache;
 
@@ -142,6 +143,26 @@ impl Door for Memcached {
             let _open = open;
             serve(&connection, &registered, &shared).await;
         });
+    }
+
+    fn received(&self, received: Received) {
+        let Some(part) = part(&received.worker.current()) else {
+            return;
+        };
+        let Some(server) = part.server(&received.listener) else {
+            return;
+        };
+        let client = received.datagram.peer.map(Address::Inet);
+        if client.is_some_and(|client| server.access.denies(&client) == Some(true)) {
+            return; // a line for each would be a weapon: senders of datagrams may be made up
+        }
+        let shared = self.shared(&server.cache.get(&received.worker));
+        let (socket, datagram) = (&received.socket, &received.datagram);
+        datagrams::answer(&datagram.bytes, &shared, shared.cache.moment(), |bytes| {
+            // Where too many wait already for the network, the client asks again.
+            socket.push(datagram.with(bytes));
+        });
+        socket.start_send();
     }
 
     fn knows(&self, local: &Local, listener: &ListenerId) -> bool {

@@ -1,16 +1,18 @@
 //! A server of memcached's protocols over the store.
 //!
 //! The pages to read in order: [`cache`] is what all threads share, `conversation.rs` what goes on
-//! on one connection without any I/O, `text.rs`, `meta.rs` and `binary.rs` what commands do, `stats.rs` what the
-//! server tells of itself, [`door`] the connections of a thread, [`part`] the block of a
-//! configuration.
+//! on one connection without any I/O, `text.rs`, `meta.rs` and `binary.rs` what commands do,
+//! `stats.rs` what the server tells of itself, [`door`] the connections of a thread, `datagrams.rs`
+//! requests over UDP, [`part`] the block of a configuration.
 //!
-//! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: UDP, TLS, authentication, `watch`, a restart that keeps the cache.
+//! The reference is memcached 1.6.45: answers, their words and their order. Not here yet: TLS,
+//! authentication, `watch`, a restart that keeps the cache.
 
 mod binary;
 pub mod cache;
 mod conversation;
 mod counts;
+mod datagrams;
 pub mod door;
 mod meta;
 mod output;

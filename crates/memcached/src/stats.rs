@@ -167,7 +167,7 @@ fn settings(shared: &Shared, report: &mut Report<'_>) {
     report.stat("maxbytes", cache.limit.load(Ordering::Relaxed));
     report.stat("maxconns", settings.connections_max.unwrap_or(0));
     report.stat("tcpport", settings.port);
-    report.stat("udpport", 0);
+    report.stat("udpport", settings.udp_port);
     report.stat("inter", settings.interfaces.as_deref().unwrap_or("NULL"));
     report.stat("verbosity", cache.verbosity.load(Ordering::Relaxed));
     let evictions = if settings.refuses_when_full {

@@ -27,6 +27,7 @@ pub(crate) fn settings() -> Settings {
         verbosity: 0,
         idle_timeout: None,
         port: 11211,
+        udp_port: 0,
         interfaces: None,
         socket_path: None,
         socket_mask: 0o077,

@@ -1,5 +1,5 @@
-//! Packets without a network: expected responses are those of memcached 1.6.45's `proto_bin.c` and of
-//! its `t/binary.t`.
+//! Packets without a network: expected responses are those of memcached 1.6.45's `proto_bin.c` and
+//! of its `t/binary.t`.
 
 use crate::cache::{Protocol, Settings};
 use crate::testing::{Client, MOMENT, settings, shared_by};

@@ -1,4 +1,5 @@
-//! Packets of memcached's binary protocol: the head of a request, its extras, the head of a response.
+//! Packets of memcached's binary protocol: the head of a request, its extras, the head of a
+//! response.
 //!
 //! A packet is a head of 24 bytes, then extras, a key and a value, whose lengths stand in the head.
 //! All numbers are big-endian. The specification is
