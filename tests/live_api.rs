@@ -13,6 +13,7 @@ use std::thread;
 use serde_json::{Value, json};
 use support::load::answering;
 use support::master::wait_for;
+use support::tls::Client;
 use support::{PATIENCE, Server, is_nginx};
 
 /// A response, whose body is JSON or empty.
@@ -153,6 +154,22 @@ fn every_version_shows_the_server() {
     assert_eq!(get(&server, "/http/upstreams/u/servers/")[0], configured);
     let head = ask(server.port, "HEAD", "/api/9/nginx", "", "");
     assert_eq!((head.status, head.json), (200, Value::Null));
+    // There is nothing of that kind.
+    for path in [
+        "/slabs",
+        "/resolvers",
+        "/http/caches",
+        "/http/keyvals",
+        "/processes",
+    ] {
+        assert_eq!(get(&server, path), json!({}), "{path}");
+    }
+    for (path, code) in [
+        ("/slabs/one", "SlabNotFound"),
+        ("/http/caches/one", "CacheNotFound"),
+    ] {
+        assert_eq!(refused(&server, "GET", path, ""), (404, code.to_owned()));
+    }
     let before = get(&server, "/http/requests")["total"].as_u64().unwrap();
     assert_eq!(change(&server, "DELETE", "/http/requests", "").0, 204);
     assert!(get(&server, "/http/requests")["total"].as_u64().unwrap() < before);
@@ -1036,4 +1053,77 @@ fn a_dashboard_of_its_own() {
         let answer = ask(server.port, "GET", &format!("/live/9{path}"), "", "");
         assert_eq!(answer.status, 200, "{path}");
     }
+}
+
+/// Handshakes with clients, failed ones, and those that go on with an earlier session. Who leaves without a word has begun none.
+#[test]
+fn handshakes_are_counted() {
+    if is_nginx() {
+        return;
+    }
+    let port = support::port::free_port();
+    let file = |end: &str| format!("{}/tests/tls/ecdsa.{end}", env!("CARGO_MANIFEST_DIR"));
+    let lines = format!(
+        "location /api {{ api write=on; }} location /metrics {{ metrics; }}
+[http]
+server {{ listen 127.0.0.1:{port} ssl; server_name localhost;
+        ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200 x; }} }}",
+        file("crt"),
+        file("key")
+    );
+    let server = Server::start_workers(1, "", &lines);
+    let numbers = |handshakes: u64, failed: u64, reused: u64| json!({"handshakes": handshakes, "handshakes_failed": failed, "session_reuses": reused});
+    assert_eq!(get(&server, "/ssl"), numbers(0, 0, 0));
+    let client = Client::new().keeping_sessions();
+    for _ in 0..2 {
+        let mut connection = client.connect(port).unwrap();
+        assert_eq!(connection.get("/").unwrap().body, b"x");
+    }
+    drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let mut broken = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    broken.set_read_timeout(Some(PATIENCE)).unwrap();
+    broken
+        .write_all(b"\x16\x03\x01\x00\x04\x01\x00\x00\x00")
+        .unwrap();
+    let _ = broken.read_to_end(&mut Vec::new());
+    wait_for("the handshakes", || {
+        get(&server, "/ssl") == numbers(2, 1, 1)
+    });
+    let metrics = server.connect().get("/metrics").unwrap().body;
+    let metrics = String::from_utf8(metrics).unwrap();
+    for line in [
+        "tidegate_tls_handshakes_total 2",
+        "tidegate_tls_sessions_reused_total 1",
+        "tidegate_tls_handshakes_failed_total 1",
+    ] {
+        assert!(metrics.lines().any(|known| known == line), "{metrics}");
+    }
+    assert_eq!(change(&server, "DELETE", "/ssl", "").0, 204);
+    assert_eq!(
+        get(&server, "/ssl?fields=handshakes"),
+        json!({"handshakes": 0})
+    );
+}
+
+/// How much a cache holds, and may hold where that is bounded.
+#[test]
+fn caches_show_how_large_they_are() {
+    if is_nginx() {
+        return;
+    }
+    let a = behind('a');
+    let lines = format!(
+        "location /api {{ api; }} location / {{ proxy_pass http://{a}; proxy_cache pages; proxy_cache_valid 1h; }}
+[http]
+proxy_cache_path pages keys_zone=pages:1m max_size=10m; proxy_cache_path others keys_zone=others:1m;"
+    );
+    let server = Server::start("", &lines);
+    let pages = get(&server, "/http/caches/pages");
+    assert_eq!(pages, json!({"size": 0, "max_size": 10 << 20}));
+    assert_eq!(server.connect().get("/x").unwrap().status, 200);
+    wait_for("an entry", || {
+        get(&server, "/http/caches/pages?fields=size")["size"].as_u64() > Some(0)
+    });
+    let all = get(&server, "/http/caches");
+    assert_eq!(all["others"], json!({"size": 0}));
 }

@@ -55,6 +55,12 @@ pub struct ThreadCounters {
     pub requests: Count,
     /// Exchanges lost to a panic.
     pub panics: Count,
+    /// Handshakes of TLS with clients that have ended well.
+    pub handshakes: Count,
+    /// Those among them that went on with an earlier session.
+    pub sessions_reused: Count,
+    /// Handshakes that have ended without a session, once something had come of them.
+    pub handshakes_failed: Count,
     /// Turns of the event loop, counted from the first configuration on that asks for metrics.
     pub turns: Count,
     /// Requests for which memory was allocated.
@@ -142,6 +148,9 @@ impl Counters {
             totals.dropped += thread.dropped.read();
             totals.requests += thread.requests.read();
             totals.panics += thread.panics.read();
+            totals.handshakes += thread.handshakes.read();
+            totals.sessions_reused += thread.sessions_reused.read();
+            totals.handshakes_failed += thread.handshakes_failed.read();
             totals.turns += thread.turns.read();
             totals.pool_misses += thread.pool_misses.read();
         }
@@ -166,6 +175,12 @@ pub struct Totals {
     pub requests: u64,
     /// See [`ThreadCounters::panics`].
     pub panics: u64,
+    /// See [`ThreadCounters::handshakes`].
+    pub handshakes: u64,
+    /// See [`ThreadCounters::sessions_reused`].
+    pub sessions_reused: u64,
+    /// See [`ThreadCounters::handshakes_failed`].
+    pub handshakes_failed: u64,
     /// See [`ThreadCounters::turns`].
     pub turns: u64,
     /// See [`ThreadCounters::pool_misses`].

@@ -19,6 +19,16 @@ pub(super) enum Endpoint {
     Nginx,
     /// Connections of clients.
     Connections,
+    /// Processes that the master has started again.
+    Processes,
+    /// Memory by zones that have a slab allocator, or of the one of this name.
+    Slabs(Option<Bytes>),
+    /// Resolvers with a `status_zone`, or the one of this name.
+    Resolvers(Option<Bytes>),
+    /// Handshakes of TLS.
+    Ssl,
+    /// Caches, or the one of this name.
+    Caches(Option<Bytes>),
     /// The list of what there is of HTTP.
     Http,
     /// Requests of clients.
@@ -96,7 +106,16 @@ pub(super) struct Asked {
 
 impl Endpoint {
     /// What there is in a version.
-    pub(super) const ROOT: &[&str] = &["nginx", "connections", "http", "stream"];
+    pub(super) const ROOT: &[&str] = &[
+        "nginx",
+        "processes",
+        "connections",
+        "slabs",
+        "http",
+        "stream",
+        "resolvers",
+        "ssl",
+    ];
 
     /// What there is of TCP and UDP.
     pub(super) const OF_STREAM: &[&str] = &["upstreams"];
@@ -120,6 +139,16 @@ impl Endpoint {
             [] => Endpoint::Root,
             [b"nginx"] => Endpoint::Nginx,
             [b"connections"] => Endpoint::Connections,
+            [b"processes"] => Endpoint::Processes,
+            [b"slabs"] => Endpoint::Slabs(None),
+            [b"slabs", name] => Endpoint::Slabs(Some(Bytes::copy_from_slice(name))),
+            [b"resolvers"] if version >= 5 => Endpoint::Resolvers(None),
+            [b"resolvers", name] if version >= 5 => {
+                Endpoint::Resolvers(Some(Bytes::copy_from_slice(name)))
+            }
+            [b"ssl"] => Endpoint::Ssl,
+            [b"http", b"caches"] => Endpoint::Caches(None),
+            [b"http", b"caches", name] => Endpoint::Caches(Some(Bytes::copy_from_slice(name))),
             [b"http"] => Endpoint::Http,
             [b"http", b"requests"] => Endpoint::HttpRequests,
             [b"http", b"upstreams", rest @ ..] => {
@@ -154,7 +183,7 @@ impl Endpoint {
     pub(super) fn of_http(version: u8) -> Vec<&'static str> {
         let kinds = Kind::ALL.into_iter();
         let kinds = kinds.filter(|kind| kind.since() <= version);
-        let mut all = vec!["requests", "upstreams", "keyvals"];
+        let mut all = vec!["requests", "upstreams", "keyvals", "caches"];
         all.extend(kinds.map(Kind::path));
         all
     }
@@ -172,7 +201,11 @@ impl Endpoint {
             | Endpoint::Nginx
             | Endpoint::Http
             | Endpoint::Stream => "GET, HEAD",
-            Endpoint::Connections | Endpoint::HttpRequests => "GET, HEAD, DELETE",
+            Endpoint::Processes
+            | Endpoint::Slabs(_)
+            | Endpoint::Resolvers(_)
+            | Endpoint::Caches(_) => "GET, HEAD",
+            Endpoint::Connections | Endpoint::HttpRequests | Endpoint::Ssl => "GET, HEAD, DELETE",
             Endpoint::Keyvals(Some(_)) => "GET, HEAD, POST, PATCH, DELETE",
             Endpoint::Zones(_, None) | Endpoint::Keyvals(None) => "GET, HEAD",
             Endpoint::Zones(_, Some(_)) => "GET, HEAD, DELETE",

@@ -21,6 +21,12 @@ pub(super) enum Failure {
     UpstreamNotFound,
     /// No zone of the kind has the name.
     ZoneNotFound(Kind),
+    /// No zone with a slab allocator has the name.
+    SlabNotFound,
+    /// No resolver's zone has the name.
+    ResolverNotFound,
+    /// No cache has the name.
+    CacheNotFound,
     /// No zone of `keyval_zone` has the name.
     KeyvalNotFound,
     /// The zone has no such key.
@@ -84,6 +90,9 @@ impl Failure {
             | Failure::PathNotFound
             | Failure::UpstreamNotFound
             | Failure::ZoneNotFound(_)
+            | Failure::SlabNotFound
+            | Failure::ResolverNotFound
+            | Failure::CacheNotFound
             | Failure::KeyvalNotFound
             | Failure::KeyNotFound
             | Failure::ServerNotFound(_) => 404,
@@ -108,6 +117,9 @@ impl Failure {
                 Kind::LimitConns => "LimitConnNotFound",
                 Kind::LimitReqs => "LimitReqNotFound",
             },
+            Failure::SlabNotFound => "SlabNotFound",
+            Failure::ResolverNotFound => "ResolverZoneNotFound",
+            Failure::CacheNotFound => "CacheNotFound",
             Failure::KeyvalNotFound => "KeyvalNotFound",
             Failure::KeyNotFound => "KeyvalKeyNotFound",
             Failure::KeyExists => "KeyvalKeyExists",
@@ -149,6 +161,9 @@ impl Failure {
                 Kind::LimitConns => "limit_conn not found",
                 Kind::LimitReqs => "limit_req not found",
             },
+            Failure::SlabNotFound => "slab not found",
+            Failure::ResolverNotFound => "resolver zone not found",
+            Failure::CacheNotFound => "cache not found",
             Failure::KeyvalNotFound => "keyval not found",
             Failure::KeyNotFound => "keyval key not found",
             Failure::KeyExists => "key already exists",

@@ -228,7 +228,14 @@ pub(super) async fn change(
     } else {
         named(&member.peer.name, &mut patch);
     }
-    let member = edit(block, Edit::Change(id, Box::new(patch))).await?;
+    let changed = edit(block, Edit::Change(id, Box::new(patch))).await;
+    let member = changed.map_err(|failure| match failure {
+        // A change knows no conflict.
+        Failure::EntryExists => {
+            Failure::BadAddress("address of another server of the group".to_owned())
+        }
+        failure => failure,
+    })?;
     let what = format_args!("changed by {}", written.text);
     tell(request, block, id, &member.peer, what, user);
     Ok(member)

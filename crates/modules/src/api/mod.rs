@@ -208,11 +208,13 @@ impl Handle for Api {
                 }
                 Ok(Answer::Created) => {
                     request.response.status = 201;
+                    request.response.content_type = Bytes::from_static(b"application/json");
                     request.response.content_length = Some(0);
                     Ok(Step::Respond(Body::Empty))
                 }
                 Ok(Answer::Nothing) => {
                     request.response.status = 204;
+                    request.response.content_type = Bytes::from_static(b"application/json");
                     Ok(Step::Respond(Body::Empty))
                 }
                 Err(failure) => Ok(failure::respond(request, &failure, &self.request_id)),
@@ -336,6 +338,15 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
         Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
         Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
+        // Which processes have been started again, the master alone knows; no zone has a slab allocator, and no resolver a
+        // `status_zone`.
+        Endpoint::Processes | Endpoint::Slabs(None) | Endpoint::Resolvers(None) => {
+            json.object(|_| ());
+        }
+        Endpoint::Slabs(Some(_)) => return Err(Failure::SlabNotFound),
+        Endpoint::Resolvers(Some(_)) => return Err(Failure::ResolverNotFound),
+        Endpoint::Ssl => Counted::of(request).handshakes(&mut json, &fields),
+        Endpoint::Caches(name) => server::caches(request, name.as_ref(), &mut json, &fields)?,
         Endpoint::Keyvals(None) => keyvals::all(request, &mut json, &fields),
         Endpoint::Keyvals(Some(name)) => keyvals::one(request, name, &mut json)?,
         Endpoint::Stream => show::names(&mut json, Endpoint::OF_STREAM),
@@ -368,6 +379,7 @@ async fn change(
     match &asked.endpoint {
         Endpoint::Connections => server::reset_connections(request),
         Endpoint::HttpRequests => server::reset_requests(request),
+        Endpoint::Ssl => server::reset_handshakes(request),
         Endpoint::Zones(kind, Some(name)) => server::reset_zone(request, *kind, name)?,
         Endpoint::Keyvals(Some(name)) => {
             match request.method {

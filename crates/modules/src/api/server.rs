@@ -7,7 +7,7 @@ use base::json;
 use bytes::Bytes;
 use framework::counters::Totals;
 use framework::generation::Generation;
-use framework::zone::{State, Tell, Zone};
+use framework::zone::{AnyZone, Fact, State, Tell, Zone};
 use http::request::Request;
 use http::server_tokens::VERSION;
 use jiff::Timestamp;
@@ -42,6 +42,9 @@ pub(super) struct Reset {
     accepted: u64,
     dropped: u64,
     requests: u64,
+    handshakes: u64,
+    sessions_reused: u64,
+    handshakes_failed: u64,
 }
 
 /// The name has a blank, so that no zone of a configuration has it.
@@ -189,6 +192,19 @@ impl Counted {
         });
     }
 
+    /// Handshakes of TLS with clients.
+    pub(super) fn handshakes(&self, json: &mut json::Writer, fields: &Fields) {
+        let Counted { totals, reset } = self;
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        show::object(json, fields, |object| {
+            object.number("handshakes", since(totals.handshakes, reset.handshakes));
+            let failed = since(totals.handshakes_failed, reset.handshakes_failed);
+            object.number("handshakes_failed", failed);
+            let reused = since(totals.sessions_reused, reset.sessions_reused);
+            object.number("session_reuses", reused);
+        });
+    }
+
     /// Requests of clients.
     pub(super) fn requests(&self, json: &mut json::Writer, fields: &Fields) {
         let Counted { totals, reset } = self;
@@ -211,6 +227,56 @@ pub(super) fn reset_connections(request: &Request) {
             (reset.accepted, reset.dropped) = (totals.accepted, totals.dropped);
         });
     }
+}
+
+/// Has handshakes counted from now on.
+pub(super) fn reset_handshakes(request: &Request) {
+    let totals = request.connection.worker.counters().totals();
+    if let Some(zone) = resets(&request.local.generation) {
+        zone.state().change(|reset| {
+            reset.handshakes = totals.handshakes;
+            reset.handshakes_failed = totals.handshakes_failed;
+            reset.sessions_reused = totals.sessions_reused;
+        });
+    }
+}
+
+/// How large each cache is, or the one of this name.
+pub(super) fn caches(
+    request: &Request,
+    only: Option<&Bytes>,
+    json: &mut json::Writer,
+    fields: &Fields,
+) -> Result<(), Failure> {
+    let zones = request.local.generation.zones.iter();
+    let mut caches = zones.filter(|zone| zone.kind() == "cache");
+    match only {
+        None => json.object(|json| {
+            for zone in caches {
+                cache(zone, json.key(zone.name()), fields);
+            }
+        }),
+        Some(name) => {
+            let found = caches.find(|zone| zone.name().as_bytes() == name);
+            cache(found.ok_or(Failure::CacheNotFound)?, json, fields);
+        }
+    }
+    Ok(())
+}
+
+fn cache(zone: &dyn AnyZone, json: &mut json::Writer, fields: &Fields) {
+    let (mut size, mut max_size) = (0, None);
+    zone.describe(&mut |name, fact| match (name, fact) {
+        ("bytes", Fact::Number(bytes)) => size = bytes,
+        ("max_size", Fact::Number(bytes)) => max_size = Some(bytes),
+        _ => {}
+    });
+    show::object(json, fields, |object| {
+        object.number("size", size);
+        if let Some(max_size) = max_size {
+            object.number("max_size", max_size);
+        }
+    });
 }
 
 /// Has requests counted from now on.

@@ -161,7 +161,7 @@ impl Numbers {
     }
 
     /// Numbers about the server itself: name, type, help, number.
-    fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 6] {
+    fn own(&self) -> [(&'static str, &'static str, &'static str, u64); 9] {
         [
             (
                 "tidegate_engine_turns_total",
@@ -192,6 +192,24 @@ impl Numbers {
                 "counter",
                 "Log lines lost because they could not be written.",
                 self.lines_dropped,
+            ),
+            (
+                "tidegate_tls_handshakes_total",
+                "counter",
+                "Handshakes of TLS with clients that have ended well.",
+                self.totals.handshakes,
+            ),
+            (
+                "tidegate_tls_sessions_reused_total",
+                "counter",
+                "Handshakes of TLS that went on with an earlier session.",
+                self.totals.sessions_reused,
+            ),
+            (
+                "tidegate_tls_handshakes_failed_total",
+                "counter",
+                "Handshakes of TLS with clients that have failed.",
+                self.totals.handshakes_failed,
             ),
             (
                 "tidegate_panics_total",

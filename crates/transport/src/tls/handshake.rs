@@ -5,6 +5,7 @@
 //! (497) in the clear. The host that the client names chooses the virtual server, and everything
 //! of its settings; which servers there are, its door knows ([`Names`]).
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use engine::Buffer;
 use framework::generation::Local;
 use framework::panics;
 use proto::tls::{ClientHello, Found, Search};
-use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
+use rustls::{HandshakeKind, ServerConfig};
 
 use crate::incoming::Incoming;
 use crate::tls::dynamic::Failed;
@@ -102,7 +103,31 @@ pub struct Intercepts(pub Box<[Intercept]>);
 
 /// Shakes hands with a client. `received` is what has been read of it already.
 pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {
-    match panics::catch(Box::pin(shake_hands(names, received))).await {
+    let heard = Cell::new(!received.is_empty());
+    let begun = begin_with(names, received, &heard).await;
+    count(names.incoming(), &begun, heard.get());
+    begun
+}
+
+/// Counts a handshake that has ended; a client that has left without a word has begun none.
+fn count<I: Incoming>(connection: &I, begun: &Begun, heard: bool) {
+    let counts = connection.counts();
+    match begun {
+        Begun::Secure => {
+            counts.handshakes.add(1);
+            let session = connection.transport().session();
+            let kind = session.and_then(|session| session.with(|agreed| agreed.kind));
+            if kind == Some(HandshakeKind::Resumed) {
+                counts.sessions_reused.add(1);
+            }
+        }
+        Begun::Ended if heard => counts.handshakes_failed.add(1),
+        Begun::Ended | Begun::Plain(_) => {}
+    }
+}
+
+async fn begin_with<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) -> Begun {
+    match panics::catch(Box::pin(shake_hands(names, received, heard))).await {
         Ok(begun) => begun,
         Err(panicked) => {
             let connection = names.incoming();
@@ -116,7 +141,7 @@ pub async fn accept<N: Names>(names: &N, received: Buffer) -> Begun {
     }
 }
 
-async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
+async fn shake_hands<N: Names>(names: &N, received: Buffer, heard: &Cell<bool>) -> Begun {
     let connection = names.incoming();
     let transport = connection.transport();
     let local = connection.generation();
@@ -143,6 +168,7 @@ async fn shake_hands<N: Names>(names: &N, received: Buffer) -> Begun {
             messages::handshake_without_tls(connection, call);
             return Begun::Ended;
         }
+        heard.set(true);
         gathered.extend_from_slice(&received);
         received = Buffer::empty();
         let refusal = match search.go_on(&gathered) {

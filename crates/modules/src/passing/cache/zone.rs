@@ -137,6 +137,9 @@ impl State for CacheZone {
 
     fn describe(&self, settings: &CachePath, tell: &mut Tell<'_>) {
         tell("path", Fact::Text(&settings.path.to_string_lossy()));
+        if let Some(max_size) = settings.max_size {
+            tell("max_size", Fact::Number(max_size));
+        }
         let Some(Some(store)) = self.store.get() else {
             return;
         };
