@@ -16,7 +16,7 @@ impl Stack {
         };
         if let Some(reset) = effects.reset {
             let tuple = slot.tuple;
-            self.reply(&tuple, reset, card);
+            self.reply(&tuple, *reset, card);
         }
         let Some(slot) = self.table.get_mut(key) else {
             return;
@@ -24,7 +24,7 @@ impl Stack {
         slot.notices.is_readable |= effects.readable;
         slot.notices.is_writable |= effects.writable;
         if let Some(next) = effects.next {
-            let before = std::mem::replace(&mut slot.state, next);
+            let before = std::mem::replace(&mut slot.state, *next);
             self.go_on(key, &before);
         }
         self.settle(key);
@@ -109,10 +109,10 @@ impl Stack {
         if has_news && slot.is_held && !std::mem::replace(&mut notices.is_queued, true) {
             self.noticed.push_back(key);
         }
-        self.note_deadline(key);
     }
 
-    /// Has the wheel hand a connection over when something is due.
+    /// Has the wheel hand a connection over when something is due: once it has nothing more to
+    /// send, since every change leads there and each segment moves the deadline.
     pub(super) fn note_deadline(&mut self, key: Key) {
         let Some(slot) = self.table.get_mut(key) else {
             return;
@@ -121,7 +121,8 @@ impl Stack {
         // comes too early is put off when it has come, which costs less than to move it with each
         // segment.
         let deadline = slot.state.deadline();
-        let deadline_ms = deadline.map(|at| at.as_nanos().div_ceil(1_000_000) as u64);
+        let deadline_ms = deadline
+            .map(|at| at.as_secs() * 1000 + u64::from(at.subsec_nanos().div_ceil(1_000_000)));
         if let Some(at) = deadline_ms
             && slot.timer.is_none_or(|(before, _)| at < before)
         {

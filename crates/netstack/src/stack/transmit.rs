@@ -38,6 +38,7 @@ impl Stack {
                 Neighbour::Absent(_) => None,
                 Neighbour::Asked(..) => {
                     self.waiting.push(key);
+                    self.note_deadline(key);
                     continue;
                 }
             };

@@ -157,7 +157,7 @@ impl SynSent {
         let has_ack = header.flags.has(Flags::ACK);
         if has_ack && header.acknowledgment != self.syn.ours + 1 {
             return Effects {
-                reset: Outgoing::reset_for(segment),
+                reset: Outgoing::reset_for(segment).map(Box::new),
                 ..Effects::default()
             };
         }
@@ -186,7 +186,7 @@ impl SynSent {
                 challenge_is_due: false,
             };
             return Effects {
-                next: Some(State::SynReceived(received)),
+                next: Some(Box::new(State::SynReceived(received))),
                 ..Effects::default()
             };
         }
@@ -203,7 +203,7 @@ impl SynSent {
         connection.acknowledge_now();
         // What comes with the SYN (section 3.10.7.3, fifth step) is taken when it comes again.
         Effects {
-            next: Some(State::Synchronized(Box::new(connection))),
+            next: Some(Box::new(State::Synchronized(Box::new(connection)))),
             writable: true,
             ..Effects::default()
         }
@@ -318,7 +318,7 @@ impl SynReceived {
         }
         if flags.has(Flags::ACK) && header.acknowledgment != self.syn.ours + 1 {
             return Effects {
-                reset: Outgoing::reset_for(segment),
+                reset: Outgoing::reset_for(segment).map(Box::new),
                 ..Effects::default()
             };
         }
@@ -347,7 +347,7 @@ impl SynReceived {
         let flags = Flags::RST.with(Flags::ACK);
         let reset = Outgoing::bare(self.syn.ours + 1, self.theirs + 1, flags);
         Effects {
-            reset: Some(reset),
+            reset: Some(Box::new(reset)),
             ..Effects::closed(Reason::Aborted)
         }
     }
@@ -379,7 +379,9 @@ pub(crate) fn establish(
         connection.handle_segment(now, segment, room)
     };
     Effects {
-        next: effects.next.or(Some(State::Synchronized(connection))),
+        next: effects
+            .next
+            .or_else(|| Some(Box::new(State::Synchronized(connection)))),
         readable: effects.readable,
         writable: true,
         reset: effects.reset,

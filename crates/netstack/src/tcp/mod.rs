@@ -245,9 +245,9 @@ impl Outgoing {
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// The state that takes the place of this one.
-    pub(crate) next: Option<State>,
+    pub(crate) next: Option<Box<State>>,
     /// A reset that is to be sent.
-    pub(crate) reset: Option<Outgoing>,
+    pub(crate) reset: Option<Box<Outgoing>>,
     /// There is something to read: bytes, an end, or an error.
     pub(crate) readable: bool,
     /// There is room to send again.
@@ -261,7 +261,7 @@ impl Effects {
     /// The connection is over before it stood.
     pub(crate) fn closed(reason: Reason) -> Effects {
         Effects {
-            next: Some(State::Closed(reason, Inbox::default())),
+            next: Some(Box::new(State::Closed(reason, Inbox::default()))),
             readable: true,
             writable: true,
             ..Effects::default()
@@ -550,7 +550,7 @@ impl Connection {
         let flags = Flags::RST.with(Flags::ACK);
         let reset = Outgoing::bare(self.send_next, self.receive_next, flags);
         Effects {
-            reset: Some(reset),
+            reset: Some(Box::new(reset)),
             ..self.end(Next::Closed(Reason::Aborted))
         }
     }
@@ -576,7 +576,7 @@ impl Connection {
             Next::TimeWait => {
                 let state = TimeWait::new(now + self.time_wait, self);
                 Effects {
-                    next: Some(State::TimeWait(state)),
+                    next: Some(Box::new(State::TimeWait(state))),
                     readable: true,
                     ..Effects::default()
                 }
@@ -592,7 +592,7 @@ impl Connection {
         };
         let inbox = std::mem::take(&mut self.inbox);
         Effects {
-            next: Some(State::Closed(reason, inbox)),
+            next: Some(Box::new(State::Closed(reason, inbox))),
             readable: true,
             writable: true,
             ..Effects::default()

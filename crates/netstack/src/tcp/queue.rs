@@ -21,6 +21,9 @@ const OWN_CHUNK: usize = 4096;
 /// What a chunk costs beside its bytes.
 const CHUNK_OVERHEAD: usize = 64;
 
+/// Places for chunks that an idle connection keeps, so that a response takes no memory of its own.
+const CHUNKS_KEPT: usize = 4;
+
 /// Bytes between two places up to which a prebuilt response knows its sum; even, so that no sum
 /// begins within a word.
 const SUM_EVERY: usize = 128;
@@ -165,7 +168,7 @@ impl Queue {
             self.acknowledged -= first.bytes().len();
             self.chunks.pop_front();
         }
-        if self.chunks.is_empty() {
+        if self.chunks.is_empty() && self.chunks.capacity() > CHUNKS_KEPT {
             self.chunks = VecDeque::new();
         }
     }

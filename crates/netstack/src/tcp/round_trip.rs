@@ -11,7 +11,10 @@ const TIMEOUT_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 /// What is added to a round trip at least. Section 2.4 would have the whole timeout be a second;
 /// Linux adds 200 ms, which is more than any system delays an acknowledgment by, and servers are
 /// compared with it.
-const MARGIN_MIN: Duration = Duration::from_millis(200);
+const MARGIN_MIN_MICROS: u64 = 200_000;
+
+/// A longer sample says no more than that the timeout is to be the longest.
+const SAMPLE_MAX: Duration = Duration::from_secs(3600);
 
 /// The longest timeout (section 2.5 demands no less).
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(60);
@@ -22,8 +25,8 @@ const DOUBLINGS_MAX: u32 = 10;
 /// What is known of the round trip, and the timeout that follows from it.
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
-    /// SRTT and RTTVAR, once there was a sample.
-    known: Option<(Duration, Duration)>,
+    /// SRTT and RTTVAR in microseconds, once there was a sample.
+    known: Option<(u64, u64)>,
     timeout: Duration,
     doublings: u32,
 }
@@ -51,6 +54,8 @@ impl RoundTrip {
     /// timeout is again that of the round trip, however often it had been doubled (section 5, last
     /// paragraph).
     pub(crate) fn sample(&mut self, sample: Duration) {
+        let sample = sample.min(SAMPLE_MAX);
+        let sample = sample.as_secs() * 1_000_000 + u64::from(sample.subsec_micros());
         let (smoothed, variation) = match self.known {
             None => (sample, sample / 2),
             Some((smoothed, variation)) => (
@@ -59,12 +64,16 @@ impl RoundTrip {
             ),
         };
         self.known = Some((smoothed, variation));
-        self.timeout = (smoothed + MARGIN_MIN.max(variation * 4)).min(TIMEOUT_MAX);
+        let timeout = smoothed + MARGIN_MIN_MICROS.max(variation * 4);
+        self.timeout = Duration::from_micros(timeout).min(TIMEOUT_MAX);
         self.doublings = 0;
     }
 
     /// How long to wait for an acknowledgment.
     pub(crate) fn timeout(&self) -> Duration {
+        if self.doublings == 0 {
+            return self.timeout;
+        }
         let factor = 1 << self.doublings;
         self.timeout.saturating_mul(factor).min(TIMEOUT_MAX)
     }

@@ -59,7 +59,7 @@ impl TimeWait {
         }
         let inbox = std::mem::take(&mut self.inbox);
         Effects {
-            next: Some(State::Closed(Reason::Finished, inbox)),
+            next: Some(Box::new(State::Closed(Reason::Finished, inbox))),
             ..Effects::default()
         }
     }

@@ -123,20 +123,18 @@ impl Connection {
 
     /// The next time at which something is to happen.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let send = match self.send_timer {
-            SendTimer::Off => None,
-            SendTimer::Acknowledgment(at) | SendTimer::Window(at) => Some(at),
+        let mut first = match self.send_timer {
+            // With something in flight the other timer asks already.
+            SendTimer::Off => self.keep_alive.deadline().unwrap_or(Duration::MAX),
+            SendTimer::Acknowledgment(at) | SendTimer::Window(at) => at,
         };
-        let ack = match self.ack_timer {
-            AckTimer::Delayed(at) => Some(at),
-            AckTimer::Off | AckTimer::Now => None,
-        };
-        // With something in flight the other timer asks already.
-        let keep_alive = self.keep_alive.deadline().filter(|_| send.is_none());
-        [send, ack, keep_alive, self.orphan_until]
-            .into_iter()
-            .flatten()
-            .min()
+        if let AckTimer::Delayed(at) = self.ack_timer {
+            first = first.min(at);
+        }
+        if let Some(at) = self.orphan_until {
+            first = first.min(at);
+        }
+        (first < Duration::MAX).then_some(first)
     }
 
     /// Does what has become due.
