@@ -283,7 +283,7 @@ fn under_load(listen_options: &str) {
         older = newer;
     }
     let answered = load.finish();
-    assert!(answered > 10_000, "{answered}");
+    assert!(answered > 4_000, "{answered}");
     assert!(is_alive(first));
     long.finish();
     wait_for("end of the first one", || !is_alive(first));
