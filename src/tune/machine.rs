@@ -439,11 +439,9 @@ fn process(files: &Files<'_>, me: &str, pid: Option<u32>) -> Process {
         hard.parse().ok()
     };
     let groups = files.text(format!("{me}/cgroup"));
-    let parts = groups.lines().flat_map(|line| line.split('/'));
-    let unit = parts
-        .filter(|part| part.ends_with(".service"))
-        .next_back()
-        .map(str::to_owned);
+    let mut parts = groups.lines().flat_map(|line| line.split('/'));
+    let unit = parts.rfind(|part| part.ends_with(".service"));
+    let unit = unit.map(str::to_owned);
     Process {
         pid,
         open_files_max: hard("Max open files"),
