@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::net::{Address, ConnectStep, Stream};
 use engine::select::{Either, either};
@@ -16,13 +16,17 @@ use crate::caller::{AttemptError, Caller, Failure, Room, Socket, Tries};
 use crate::pool::Connection;
 
 /// How a peer is connected to.
-struct Way<'a> {
-    address: &'a Address,
-    socket: &'a Socket,
-    deadline: Instant,
-    /// The whole time until then.
-    timeout: Duration,
-    room: Room,
+pub struct Way<'a> {
+    /// Where it is.
+    pub address: &'a Address,
+    /// What the socket is to be.
+    pub socket: &'a Socket,
+    /// Until when.
+    pub deadline: Instant,
+    /// For how long, and whether it matters that the client goes.
+    pub tries: &'a Tries,
+    /// What is known of the peer's room.
+    pub room: Room,
 }
 
 /// What one is connected by.
@@ -54,20 +58,14 @@ impl From<ConnectError> for NotConnected {
 pub async fn connect<C: Caller>(
     caller: &mut C,
     client: &mut C::Client,
-    (address, socket): (&Address, &Socket),
-    (tries, deadline): (&Tries, Instant),
-    room: Room,
+    way: &Way<'_>,
     kept: impl FnMut() -> Option<Box<Connection>>,
 ) -> Result<Connected, AttemptError<C::Gone>> {
-    let way = Way {
-        address,
-        socket,
-        deadline,
-        timeout: tries.connect_timeout,
-        room,
-    };
-    let connecting = reach(&way, kept);
-    let ignores_client = tries.ignore_client_abort;
+    let Way {
+        address, socket, ..
+    } = way;
+    let connecting = reach(way, kept);
+    let ignores_client = way.tries.ignore_client_abort;
     let connected = unless_gone(caller, client, ignores_client, CONNECTING, connecting);
     match connected.await? {
         Ok(connected) => Ok(connected),
@@ -191,11 +189,13 @@ async fn reach(
         return Err(busy(libc::EAGAIN));
     }
     let now = engine::now();
-    let Some(turn) = Turn::wait(path, now, way.timeout, way.room.unheard) else {
+    let Some(turn) = Turn::wait(path, now, way.tries.connect_timeout, way.room.unheard) else {
         return Err(busy(libc::EAGAIN));
     };
     let waiting = wait(way, turn, kept);
     match either(waiting, engine::sleep_until(way.deadline)).await {
+        // A try of the last moment may find that its time is over before this one does.
+        Either::First(Err(error)) if has_timed_out(&error) => Err(busy(libc::ETIMEDOUT)),
         Either::First(connected) => Ok(connected?),
         Either::Second(()) => Err(busy(libc::ETIMEDOUT)),
     }
@@ -227,6 +227,13 @@ async fn wait(
 async fn anew(way: &Way<'_>) -> Result<Connected, ConnectError> {
     let connecting = workers::connect_with(way.address, &way.socket.options, Some(way.deadline));
     connecting.await.map(Connected::Anew)
+}
+
+fn has_timed_out(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Failed(failed) => failed.error.kind() == ErrorKind::TimedOut,
+        ConnectError::NotEnough(_) => false,
+    }
 }
 
 /// Whether a socket has as many connections as it may have that it has not accepted.

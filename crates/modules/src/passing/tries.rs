@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::upstream::connecting::{self, Connected};
+use ::upstream::connecting::{self, Connected, Way};
 use ::upstream::pool::{self, Connection, Made};
 use ::upstream::{Answered, Begun, Caller, Peer, Room, Socket, unless_gone};
 use bytes::Bytes;
@@ -400,14 +400,14 @@ async fn connect_alone<C>(
         return Ok((over(connection), true));
     }
     let deadline = engine::now() + tries.connect_timeout;
-    let connecting = connecting::connect(
-        asker,
-        exchange,
-        (address, &reach.socket),
-        (tries, deadline),
+    let way = Way {
+        address,
+        socket: &reach.socket,
+        deadline,
+        tries,
         room,
-        kept,
-    );
+    };
+    let connecting = connecting::connect(asker, exchange, &way, kept);
     let stream = match connecting.await? {
         Connected::Kept(connection) => {
             asker.connected_at_once();

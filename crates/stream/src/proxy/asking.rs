@@ -10,7 +10,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::upstream::connecting::{self, Connected, not_connected};
+use ::upstream::connecting::{self, Connected, Way, not_connected};
 use ::upstream::{Asking, AttemptError, Begun, CONNECTING, Caller, Causes, Failure, Room, Tries};
 use bytes::Bytes;
 use engine::net::{Address, DatagramSocket};
@@ -130,16 +130,15 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
         room: Room,
     ) -> Result<(Transport, bool), AttemptError<Infallible>> {
         let tries = self.tries();
-        let deadline = engine::now() + tries.connect_timeout;
-        let connecting = connecting::connect(
-            asker,
-            client,
-            (address, &self.0.socket),
-            (tries, deadline),
+        let way = Way {
+            address,
+            socket: &self.0.socket,
+            deadline: engine::now() + tries.connect_timeout,
+            tries,
             room,
-            || None,
-        );
-        let transport = match connecting.await? {
+        };
+        let connected = connecting::connect(asker, client, &way, || None);
+        let transport = match connected.await? {
             Connected::Anew(stream) => Transport::from(stream),
             Connected::Kept(connection) => connection.transport,
         };
