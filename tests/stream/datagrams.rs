@@ -240,3 +240,41 @@ fn a_line_for_datagrams_refuses_options_of_streams() {
         assert!(refused.contains(&text), "{refused}");
     }
 }
+
+/// A session that ends because its peer refuses leaves what has come meanwhile to the next one;
+/// nginx does not pass on what follows a refusal.
+#[test]
+fn datagrams_behind_a_refusal_are_passed_on() {
+    const CLIENTS: usize = 5;
+    if is_nginx() {
+        return;
+    }
+    for engine in each_engine() {
+        let (dead, port) = (closed_port(), free_port());
+        // The rate holds a client's second datagram back until the first one has been refused.
+        let master = start(
+            engine,
+            &format!(
+                "server {{ listen 127.0.0.1:{port} udp; proxy_pass 127.0.0.1:{dead};
+                           proxy_responses 1; proxy_upload_rate 1; }}"
+            ),
+        );
+        for _ in 0..CLIENTS {
+            let client = datagrams_to(port);
+            client.send(b"four").unwrap();
+            client.send(b"more").unwrap();
+        }
+        let bytes = |place: usize| {
+            let log = master.read("logs/sessions.log");
+            let of = |line: &str| line.split(' ').nth(place)?.parse::<usize>().ok();
+            log.lines().filter_map(of).sum::<usize>()
+        };
+        wait_for("bytes of all datagrams", || bytes(4) == CLIENTS * 8);
+        assert_eq!(
+            bytes(6),
+            CLIENTS * 8,
+            "{}",
+            master.read("logs/sessions.log")
+        );
+    }
+}

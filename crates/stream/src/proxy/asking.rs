@@ -4,6 +4,7 @@
 //! Over TCP a peer has answered once there is a connection to it. Over UDP there is no telling
 //! whether a peer receives before it sends something: what is asked there is the whole session.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
@@ -167,6 +168,8 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
 pub(super) struct ByDatagrams<'a> {
     pub(super) settings: &'a Proxy,
     pub(super) client: &'a DatagramEnd,
+    /// Whether a peer has been found, so that the client's datagrams are taken.
+    pub(super) has_begun: Cell<bool>,
 }
 
 impl Asking<Asker<'_>> for ByDatagrams<'_> {
@@ -202,9 +205,12 @@ impl Asking<Asker<'_>> for ByDatagrams<'_> {
         listed: &mut Option<Listed>,
         upstream: &mut DatagramSocket,
     ) -> Result<Status, AttemptError<Infallible>> {
+        self.has_begun.set(true);
         let session = &mut *asker.0;
         session.doing = " while proxying connection";
-        let ByDatagrams { settings, client } = self;
+        let ByDatagrams {
+            settings, client, ..
+        } = self;
         let ended = datagrams::run(session, settings, client, upstream, listed).await;
         if ended.has_peer_failed {
             return Err(AttemptError::Failed(Failure {

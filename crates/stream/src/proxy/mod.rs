@@ -10,7 +10,7 @@ mod relay;
 pub(crate) mod settings;
 pub(crate) mod variables;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -95,14 +95,20 @@ async fn exchange(
 ) -> Status {
     let mut selection = group.select(session, settings.tries.next_upstream_tries);
     session.doing = " while connecting to upstream";
-    let (asker, asking) = (&mut Asker(session), &ByDatagrams { settings, client });
-    match ::upstream::ask(asker, listed, &mut selection, asking).await {
+    let asking = ByDatagrams {
+        settings,
+        client,
+        has_begun: Cell::new(false),
+    };
+    match ::upstream::ask(&mut Asker(session), listed, &mut selection, &asking).await {
         Ok(Ok(answered)) => {
             note_first_byte(session, &RefCell::new(answered.lease));
             answered.answer
         }
         Ok(Err(unanswered)) => {
-            session.take_first();
+            if !asking.has_begun.get() {
+                session.take_first();
+            }
             Status::of(unanswered.status)
         }
         Err(gone) => match gone {},
