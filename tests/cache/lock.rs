@@ -28,7 +28,7 @@ impl Gate {
 }
 
 /// A request that is sent, with its connection.
-fn send(port: u16, path: &str, fields: &str) -> TcpStream {
+pub(crate) fn send(port: u16, path: &str, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n");
@@ -37,7 +37,7 @@ fn send(port: u16, path: &str, fields: &str) -> TcpStream {
 }
 
 /// What answers it.
-fn receive(mut stream: TcpStream) -> Answer {
+pub(crate) fn receive(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     parse(&bytes)

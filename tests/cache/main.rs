@@ -10,6 +10,7 @@
 #[path = "../application_protocols/application.rs"]
 mod application;
 mod lock;
+mod numbers;
 mod purge;
 mod revalidation;
 mod update;

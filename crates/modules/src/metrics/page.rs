@@ -10,8 +10,10 @@ use http::log;
 use http::request::Request;
 use http::server_tokens::VERSION;
 
+use super::caches;
 use super::meter::{self, CLASSES, ScopeName, Sums};
 use super::upstreams::{self, GroupNumbers};
+use crate::passing::cache::numbers::{self, CacheNumbers};
 
 /// What classes of status are called.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -26,6 +28,7 @@ pub(super) struct Numbers {
     lines_dropped: u64,
     scopes: BTreeMap<ScopeName, Sums>,
     upstreams: Vec<GroupNumbers>,
+    caches: Vec<CacheNumbers>,
 }
 
 impl Numbers {
@@ -41,6 +44,7 @@ impl Numbers {
             lines_dropped: log::lines_dropped(),
             scopes: meter::sums(counters),
             upstreams: upstreams::of(request),
+            caches: numbers::of(request),
         }
     }
 
@@ -97,6 +101,9 @@ impl Numbers {
         self.prometheus_scopes(&mut page);
         if !self.upstreams.is_empty() {
             upstreams::prometheus(&self.upstreams, &mut page);
+        }
+        if !self.caches.is_empty() {
+            caches::prometheus(&self.caches, &mut page);
         }
         page.0
     }
@@ -243,6 +250,8 @@ impl Numbers {
             json.key("servers").array(|json| self.json_servers(json));
             json.key("upstreams")
                 .array(|json| upstreams::json(&self.upstreams, json));
+            json.key("caches")
+                .array(|json| caches::json(&self.caches, json));
         });
         json.into_bytes()
     }
@@ -398,6 +407,7 @@ mod tests {
             lines_dropped: 0,
             scopes: [(name, sums)].into(),
             upstreams: Vec::new(),
+            caches: Vec::new(),
         }
     }
 

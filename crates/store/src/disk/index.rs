@@ -228,6 +228,13 @@ impl Index {
         self.shard(number).remove_oldest()
     }
 
+    /// How many fetches have been claimed.
+    pub(super) fn fills(&self) -> usize {
+        (0..self.shards())
+            .map(|number| self.shard(number).fills.len())
+            .sum()
+    }
+
     /// How many entries have a file.
     pub(super) fn files(&self) -> usize {
         (0..self.shards())

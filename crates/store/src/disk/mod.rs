@@ -123,6 +123,8 @@ pub struct Counts {
     pub entries: u64,
     /// Bytes that their files and those being filled take.
     pub bytes: u64,
+    /// Entries that are being filled.
+    pub fills: u64,
     /// Entries that were stored.
     pub stored: u64,
     /// Entries that had to make room.
@@ -315,6 +317,7 @@ impl DiskStore {
         Counts {
             entries: self.index.files() as u64,
             bytes: self.room.used().saturating_mul(self.folder.block_size()),
+            fills: self.index.fills() as u64,
             stored: of(&self.counters.stored),
             evicted: of(&self.counters.evicted),
             expired: of(&self.counters.expired),

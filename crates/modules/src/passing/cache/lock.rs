@@ -22,7 +22,7 @@ use http::request::{Request, Step};
 use proto::header::Known;
 use store::disk::{Claim, Fill, Head, Progress, Reader};
 
-use super::{AnswerRules, Lookup, Marker, hit, is_over, now, vary};
+use super::{AnswerRules, CacheStatus, Lookup, Marker, hit, is_over, now, vary};
 use crate::passing::settings::Passing;
 
 /// How long no request waits for the next answer after one that was not to be stored, in
@@ -101,7 +101,9 @@ impl Lookup {
         let until = *waits
             .until
             .get_or_insert_with(|| engine::now() + lock.timeout);
+        let waiting = self.outcome.wait();
         let came = wait(request, exchange, rules.passing, lock, &mut reader, until).await?;
+        drop(waiting);
         Ok(match came {
             Some(Some(head)) => {
                 self.answer_as_it_comes(request, rules, &head, reader, has_waited, waits)
@@ -145,8 +147,11 @@ impl Lookup {
         if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
             return Turn::Ask;
         }
-        let step = hit::serve_filling(request, rules, head, reader);
-        step.map_or(Turn::Ask, Turn::Answer)
+        let Some(step) = hit::serve_filling(request, rules, head, reader) else {
+            return Turn::Ask;
+        };
+        self.outcome.status = CacheStatus::Hit;
+        Turn::Answer(step)
     }
 
     /// Whether a head is of what this request asks for; where it is of another variant, that is

@@ -19,6 +19,7 @@ mod fill;
 mod freshness;
 mod hit;
 mod lock;
+pub(crate) mod numbers;
 mod purge;
 mod revalidation;
 mod update;
@@ -53,6 +54,7 @@ use super::rewriting::Rewrite;
 use super::settings::Passing;
 use freshness::Freshness;
 use lock::{Lock, Turn, Waits};
+use numbers::Outcome;
 use purge::{Asked, Key, Purge};
 use zone::CacheZone;
 
@@ -114,6 +116,17 @@ pub(crate) enum CacheStatus {
 }
 
 impl CacheStatus {
+    /// In the order of their numbers.
+    pub(crate) const ALL: [CacheStatus; 7] = [
+        CacheStatus::Miss,
+        CacheStatus::Bypass,
+        CacheStatus::Expired,
+        CacheStatus::Stale,
+        CacheStatus::Updating,
+        CacheStatus::Revalidated,
+        CacheStatus::Hit,
+    ];
+
     /// As the variable has it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -138,7 +151,7 @@ pub(crate) struct Lookup {
     main: EntryId,
     /// The id of the request's variant, where another one lies under that of the key.
     variant: Option<EntryId>,
-    status: CacheStatus,
+    outcome: Outcome,
     may_store: bool,
     /// No client waits for the answer.
     is_update: bool,
@@ -163,7 +176,7 @@ pub(crate) struct Lookup {
 impl Lookup {
     /// What `$upstream_cache_status` says of a request that asks the upstream.
     pub(crate) fn note_status(&self, request: &mut Request) {
-        note_status(request, self.status);
+        note_status(request, self.outcome.status);
         if !self.validators.is_empty() {
             let seen = Attempts::enter(request);
             seen.borrow_mut().validators = self.validators.clone();
@@ -230,8 +243,11 @@ impl Cache {
     }
 
     /// Where this request's answers lie; the inner error is the status to answer with.
-    fn store(&self, request: &mut Request) -> Result<Option<Arc<DiskStore>>, u16> {
-        let of_zone = |zone: &Zone| zone.state().store(zone.settings()).cloned();
+    fn store(&self, request: &mut Request) -> Result<Option<(Arc<Zone>, Arc<DiskStore>)>, u16> {
+        let of_zone = |zone: &Arc<Zone>| {
+            let store = zone.state().store(zone.settings())?;
+            Some((Arc::clone(zone), Arc::clone(store)))
+        };
         let (text, prefix) = match &self.choice {
             Choice::Fixed(zone) => return Ok(of_zone(zone)),
             Choice::Named(text, prefix) => (text, *prefix),
@@ -322,8 +338,8 @@ pub(crate) async fn look_up(
     if !may_answer && purges == Asked::No {
         return Ok(ControlFlow::Continue(None));
     }
-    let store = match cache.store(request) {
-        Ok(Some(store)) => store,
+    let (zone, store) = match cache.store(request) {
+        Ok(Some(found)) => found,
         Ok(None) => return Ok(ControlFlow::Continue(None)),
         Err(status) => return Ok(ControlFlow::Break(finish(request, status))),
     };
@@ -346,7 +362,7 @@ pub(crate) async fn look_up(
         key,
         group,
         variant: None,
-        status: CacheStatus::Miss,
+        outcome: Outcome::of(&zone),
         may_store: true,
         is_update: false,
         revalidates: cache.revalidates,
@@ -361,7 +377,7 @@ pub(crate) async fn look_up(
     });
     let mut hit = None;
     if any_holds(&cache.bypass, request) {
-        lookup.status = CacheStatus::Bypass;
+        lookup.outcome.status = CacheStatus::Bypass;
     } else {
         hit = lookup.answer(request, exchange, rules, cache).await?;
     }
@@ -391,6 +407,7 @@ impl Lookup {
             let known = self.store.lookup(&self.main, now());
             self.marker = known.marker.map(Marker::of);
             if let Some(Marker::Error(status)) = self.marker {
+                self.outcome.status = CacheStatus::Hit;
                 note_status(request, CacheStatus::Hit);
                 return Ok(Some(finish(request, status)));
             }
@@ -435,9 +452,9 @@ impl Lookup {
     ) -> Option<Step> {
         if !is_over(&opened.head) {
             let status = CacheStatus::Hit;
-            return hit::serve(request, rules, &self.store, opened, status).await;
+            return self.serve(request, rules, opened, status).await;
         }
-        self.status = CacheStatus::Expired;
+        self.outcome.status = CacheStatus::Expired;
         let times = &opened.head.times;
         let late = wall().saturating_sub(times.valid_until / 1000);
         if late <= i64::from(times.error) {
@@ -450,19 +467,19 @@ impl Lookup {
             && (is_updated_beside || self.use_stale.contains(cause))
         {
             let status = CacheStatus::Stale;
-            return hit::serve(request, rules, &self.store, opened, status).await;
+            return self.serve(request, rules, opened, status).await;
         }
         match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => {
                 self.filler = Some(filler);
                 if is_updated_beside && self.update_beside(request, cache) {
                     let status = CacheStatus::Stale;
-                    return hit::serve(request, rules, &self.store, opened, status).await;
+                    return self.serve(request, rules, opened, status).await;
                 }
             }
             Claim::Taken(_) if may_update => {
                 let status = CacheStatus::Updating;
-                return hit::serve(request, rules, &self.store, opened, status).await;
+                return self.serve(request, rules, opened, status).await;
             }
             Claim::Taken(_) => {}
         }
@@ -497,7 +514,7 @@ impl Lookup {
         // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Stale;
-        hit::serve(request, rules, &self.store, opened, status).await
+        self.serve(request, rules, opened, status).await
     }
 
     /// Answers from what another request has fetched whole, and what is not on disk yet.
@@ -512,7 +529,22 @@ impl Lookup {
         if head.key != self.key || is_over(&head) || !self.is_of_this_variant(request, &head) {
             return None;
         }
-        hit::serve_fill(request, rules, &head, fill.reader()?)
+        let step = hit::serve_fill(request, rules, &head, fill.reader()?)?;
+        self.outcome.status = CacheStatus::Hit;
+        Some(step)
+    }
+
+    /// Answers with an entry.
+    async fn serve(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        opened: Opened,
+        status: CacheStatus,
+    ) -> Option<Step> {
+        let step = hit::serve(request, rules, &self.store, opened, status).await?;
+        self.outcome.status = status;
+        Some(step)
     }
 
     /// Opens what lies under the key for this request, if there is something.

@@ -91,7 +91,7 @@ impl Lookup {
         // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Revalidated;
-        hit::serve(request, rules, &self.store, opened, status).await
+        self.serve(request, rules, opened, status).await
     }
 
     async fn refresh(&self, request: &Request, times: Times) {

@@ -38,6 +38,7 @@ impl Lookup {
         let update = Lookup {
             store: self.store.clone(),
             key: self.key.clone(),
+            outcome: self.outcome.of_update(),
             group: self.group.clone(),
             filler: self.filler.take(),
             stale: None,

@@ -11,9 +11,10 @@ use framework::service::{Running, Service};
 use framework::zone::{Fact, Refused, State, Tell, Zone};
 use http::log;
 use rules::beside;
-use store::disk::{DiskStore, Levels, Settings};
+use store::disk::{Counts, DiskStore, Levels, Settings};
 
 use super::now;
+use super::numbers::Counters;
 
 /// The least that nginx takes for a zone of keys: two pages.
 const KEYS_ZONE_MIN: u64 = 8192;
@@ -83,6 +84,7 @@ pub(crate) struct CacheZone {
     size: u64,
     /// Nothing where the folder cannot be opened: requests are passed on then.
     store: OnceLock<Option<Arc<DiskStore>>>,
+    counters: Counters,
 }
 
 impl CacheZone {
@@ -101,6 +103,17 @@ impl CacheZone {
         };
         self.store.get_or_init(open).as_ref()
     }
+
+    /// What requests have come to.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What the folder holds; nothing where it is not open.
+    pub(super) fn counts(&self) -> Counts {
+        let store = self.store.get().and_then(Option::as_ref);
+        store.map(|store| store.counts()).unwrap_or_default()
+    }
 }
 
 impl State for CacheZone {
@@ -112,6 +125,7 @@ impl State for CacheZone {
         CacheZone {
             size,
             store: OnceLock::new(),
+            counters: Counters::default(),
         }
     }
 

@@ -1,0 +1,102 @@
+//! What a cache has answered: counted as requests end with it, and told by `metrics`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::request::Request;
+use store::disk::Counts;
+
+use super::zone::CacheZone;
+use super::{CacheStatus, Zone};
+
+/// What all threads count of a zone.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    answered: [AtomicU64; CacheStatus::ALL.len()],
+    waiting: AtomicU64,
+}
+
+impl Counters {
+    fn note(&self, status: CacheStatus) {
+        if let Some(counter) = self.answered.get(status as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What has come of asking the cache, counted when the request is done with that.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    zone: Arc<Zone>,
+    pub(super) status: CacheStatus,
+}
+
+impl Outcome {
+    pub(super) fn of(zone: &Arc<Zone>) -> Outcome {
+        Outcome {
+            zone: Arc::clone(zone),
+            status: CacheStatus::Miss,
+        }
+    }
+
+    /// That of a request of the cache's own, which begins now.
+    pub(super) fn of_update(&self) -> Outcome {
+        Outcome {
+            zone: Arc::clone(&self.zone),
+            status: CacheStatus::Expired,
+        }
+    }
+
+    /// Counts the request among those that wait for another's answer, as long as this is held.
+    pub(super) fn wait(&self) -> Waiting {
+        let counters = self.zone.state().counters();
+        counters.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(Arc::clone(&self.zone))
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.zone.state().counters().note(self.status);
+    }
+}
+
+/// A request that waits.
+pub(super) struct Waiting(Arc<Zone>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let counters = self.0.state().counters();
+        counters.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of a zone at one moment.
+pub(crate) struct CacheNumbers {
+    pub(crate) zone: String,
+    /// By what `$upstream_cache_status` says.
+    pub(crate) answered: [(&'static str, u64); CacheStatus::ALL.len()],
+    /// Requests that wait for another's answer.
+    pub(crate) waiting: u64,
+    pub(crate) counts: Counts,
+}
+
+/// Those of the configuration that serves a request.
+pub(crate) fn of(request: &Request) -> Vec<CacheNumbers> {
+    let zones = &request.local.generation.zones;
+    let caches = zones.iter().filter_map(|zone| {
+        let zone = zones.find::<CacheZone>(zone.name())?;
+        let counters = zone.state().counters();
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(CacheNumbers {
+            zone: zone.name().to_owned(),
+            answered: CacheStatus::ALL.map(|status| {
+                let counter = counters.answered.get(status as usize);
+                (status.name(), counter.map_or(0, of))
+            }),
+            waiting: of(&counters.waiting),
+            counts: zone.state().counts(),
+        })
+    });
+    caches.collect()
+}
