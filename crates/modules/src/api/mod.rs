@@ -214,7 +214,6 @@ impl Handle for Api {
                 }
                 Ok(Answer::Nothing) => {
                     request.response.status = 204;
-                    request.response.content_type = Bytes::from_static(b"application/json");
                     Ok(Step::Respond(Body::Empty))
                 }
                 Err(failure) => Ok(failure::respond(request, &failure, &self.request_id)),
