@@ -31,6 +31,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "proxy_requests proxy_responses",
     ),
     (
+        "tests/stream/tls.rs",
+        "ssl_alpn ssl_handshake_timeout",
+    ),
+    (
+        "tests/stream/beginnings.rs",
+        "preread_buffer_size preread_timeout proxy_protocol_timeout ssl_preread",
+    ),
+    (
+        "tests/stream/behind.rs",
+        "proxy_ssl proxy_ssl_alpn",
+    ),
+    (
+        "tests/stream/passing.rs",
+        "pass",
+    ),
+    (
         "tests/memcached_server/block.rs",
         "item_size_max memcached",
     ),

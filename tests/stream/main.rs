@@ -1,8 +1,11 @@
 //! The TCP and UDP proxy from outside: bytes, how sessions end, and what their lines say. On both engines;
 //! the lines are those of nginx 1.31, against which TIDEGATE_BINARY checks the test itself.
 
+mod beginnings;
+mod behind;
 mod datagrams;
 mod groups;
+mod passing;
 mod tls;
 
 use std::io::{ErrorKind, Read, Write};

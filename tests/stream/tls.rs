@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 
 use rustls::version::TLS12;
+use support::is_nginx;
 use support::port::free_port;
 use support::tls::{Client, Connection, certificate};
 
@@ -132,6 +133,44 @@ fn the_name_of_the_handshake_chooses_the_server() {
         support::master::wait_for("another default server", || {
             get("elsewhere").0 == "first one.example"
         });
+    }
+}
+
+#[test]
+fn a_handshake_may_take_so_long() {
+    for engine in each_engine() {
+        let [quick, slow] = [(); 2].map(|()| free_port());
+        let rsa = certified("rsa");
+        let master = start(
+            engine,
+            &format!(
+                "{rsa} ssl_handshake_timeout 100ms;
+                 server {{ listen 127.0.0.1:{quick} ssl; return text; }}
+                 server {{ listen 127.0.0.1:{slow} ssl; ssl_handshake_timeout 1m;
+                     return text; }}"
+            ),
+        );
+        let hello = Client::new().hello();
+        let mut patient = connect(slow);
+        patient.write_all(&hello[..50]).unwrap();
+        let mut client = connect(quick);
+        client.write_all(&hello[..50]).unwrap();
+        assert_eq!(rest(&mut client), b"");
+        assert_eq!(sessions(&master, 1), ["127.0.0.1 TCP 500 0 0 - - -"]);
+        if !is_nginx() {
+            // nginx says nothing of it.
+            assert_eq!(
+                line_with(&master, "timed out"),
+                format!(
+                    "client timed out (110: Connection timed out) while SSL handshaking, \
+                     client: 127.0.0.1, server: 127.0.0.1:{quick}"
+                )
+            );
+        }
+        patient.write_all(&hello[50..]).unwrap();
+        let mut first = [0; 1];
+        patient.read_exact(&mut first).unwrap();
+        assert_eq!(first[0], 22, "the server's hello");
     }
 }
 

@@ -207,7 +207,7 @@ pub(crate) fn take_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Has a datagram socket tell to which address each datagram came, where that is bound to all of them: answers are to leave
 /// from the same one.
-fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
+pub(crate) fn tell_local_address(socket: BorrowedFd<'_>, bound: SocketAddr) -> io::Result<()> {
     match bound {
         _ if !bound.ip().is_unspecified() => Ok(()),
         SocketAddr::V4(_) => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),

@@ -1,5 +1,6 @@
 //! What is behind a listening address, as the threads that accept see it: they know no protocol.
 
+use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -79,6 +80,20 @@ pub struct Accepted {
     pub listener: ListenerId,
     /// Its number, over all threads.
     pub serial: u64,
+    /// What is known of it where another door has handed it over.
+    pub handed: Option<Box<Handed>>,
+}
+
+/// What the door of another address knows of a connection that it hands over.
+pub struct Handed {
+    /// The client's address, as that door has it.
+    pub peer: Address,
+    /// The address that the connection is for now.
+    pub local: Address,
+    /// What lies over the stream, such as TLS; of the type that the transport of all protocols has.
+    pub over: Option<Box<dyn Any>>,
+    /// How often it has been handed over.
+    pub times: u8,
 }
 
 /// A connection that is being served, as its thread sees it.

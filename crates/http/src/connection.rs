@@ -91,10 +91,11 @@ impl Connection {
             stream,
             listener,
             serial,
+            mut handed,
         } = accepted;
         Connection {
-            client: Client::new(listener, serial),
-            stream: Transport::from(stream),
+            client: Client::arrived(listener, serial, handed.as_deref()),
+            stream: Transport::of(stream, handed.as_deref_mut()),
             requests: Cell::new(0),
             worker,
             place: Cell::new(None),

@@ -325,7 +325,7 @@ fn settle(
 async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let asked = connection.with_servers(&connection.generation(), |servers| {
         let length_max = match servers.protocols.ssl {
-            true => proxy_protocol::BEFORE_TLS_LENGTH_MAX,
+            true => proxy_protocol::LENGTH_MAX,
             false => servers.default.core.head_limits().buffer_size,
         };
         servers.protocols.proxy_protocol.then_some(length_max)
@@ -333,13 +333,15 @@ async fn preamble(connection: &Rc<Connection>) -> Option<Buffer> {
     let received = match asked.flatten() {
         Some(length_max) => {
             let deadline = connection.client.started() + connection.first_byte_timeout();
-            Box::pin(proxy_protocol::receive(&**connection, length_max, deadline)).await?
+            let header = proxy_protocol::receive(&**connection, length_max, deadline);
+            Box::pin(header).await.ok()?
         }
         None => Buffer::default(),
     };
     let local = connection.generation();
     let is_secure = connection.with_servers(&local, |servers| servers.protocols.ssl);
-    if is_secure != Some(true) {
+    // Another door may have shaken hands before it handed the connection over.
+    if is_secure != Some(true) || connection.stream.is_secure() {
         return Some(received);
     }
     // A box of its own, so that idle connections need no room for it.

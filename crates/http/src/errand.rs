@@ -81,6 +81,7 @@ impl Errands {
             stream: engine::net::unconnected()?,
             listener: place.listener.clone(),
             serial: 0,
+            handed: None,
         };
         let nowhere = || Address::Unix(Default::default());
         let connection = Connection::new(accepted).between(nowhere(), nowhere());

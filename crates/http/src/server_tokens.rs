@@ -17,8 +17,7 @@ pub enum ServerTokens {
     NginxOff,
 }
 
-/// The version of nginx whose behaviour is the reference.
-pub const NGINX_VERSION: &str = "1.31.5";
+pub use variables::process::NGINX_VERSION;
 
 /// Tidegate's own version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

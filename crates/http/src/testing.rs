@@ -156,6 +156,7 @@ pub fn serve_by<T>(
             stream,
             listener: id,
             serial: 1,
+            handed: None,
         }));
         let local = worker.current();
         let server = connection.with_servers(&local, |servers| Arc::clone(&servers.default));

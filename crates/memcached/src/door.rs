@@ -112,8 +112,15 @@ impl Door for Memcached {
         let Some(server) = part.server(&accepted.listener) else {
             return;
         };
+        let handed = accepted.handed.as_deref();
+        if handed.is_some_and(|handed| handed.over.is_some()) {
+            let address = accepted.listener.address();
+            logs::event!(Error, "a connection of TLS was passed, server: {address}");
+            return;
+        }
         if !server.access.is_empty() {
-            let client = accepted.stream.peer();
+            let own = || accepted.stream.peer();
+            let client = handed.map_or_else(own, |handed| handed.peer.clone());
             if server.access.denies(&client) == Some(true) {
                 let address = accepted.listener.address();
                 logs::event!(

@@ -24,6 +24,9 @@ use crate::limited;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
+/// Where directives stand that sessions have as well.
+const CONTEXTS: Contexts = HSL.or(Contexts::STREAM).or(Contexts::STREAM_SERVER);
+
 /// The longest key, in bytes; longer ones are not limited.
 const KEY_LENGTH_MAX: usize = 255;
 
@@ -44,7 +47,7 @@ pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
             .try_for_each(|line| declaration(line).map(drop))
     },
 )
-.contexts(Contexts::HTTP)
+.contexts(Contexts::HTTP.or(Contexts::STREAM))
 .arity(Arity::exactly(2))
 .inherit(Inherit::List)
 .manual(
@@ -55,7 +58,7 @@ pub static LIMIT_CONN_ZONE: Setting<()> = Setting::new(
 /// `limit_conn zone number`
 pub static LIMIT_CONN: Setting<Vec<LimitLine>> =
     Setting::new("limit_conn", &["zone number"], limits)
-        .contexts(HSL)
+        .contexts(CONTEXTS)
         .arity(Arity::exactly(2))
         .inherit(Inherit::List)
         .manual(
@@ -74,13 +77,13 @@ static LIMIT_CONN_LOG_LEVEL: Setting<Level> = Setting::new(
     &["info | notice | warn | error"],
     limited::level,
 )
-.contexts(HSL)
+.contexts(CONTEXTS)
 .default("error")
 .manual("The level of the line about a request that is refused.");
 
 static LIMIT_CONN_DRY_RUN: Setting<bool> =
     Setting::new("limit_conn_dry_run", &["on | off"], parse::flag)
-        .contexts(HSL)
+        .contexts(CONTEXTS)
         .arity(Arity::flag())
         .default("off")
         .manual("Only counts and logs; no request is refused.");

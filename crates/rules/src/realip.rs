@@ -4,6 +4,8 @@
 //! afterwards (access rules, limits, `geo`, variables, logs) sees the new one; the connection's own stays in
 //! `$realip_remote_addr`. When it is looked at is a protocol's business.
 
+use std::ops::Deref;
+
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Word, parse};
 use engine::net::Address;
 use framework::address::append_address;
@@ -20,11 +22,11 @@ static SET_REAL_IP_FROM: Setting<Vec<Word>> = Setting::new(
     &["address | CIDR | name | unix:"],
     |setter| Ok(Peers::words(setter)),
 )
-.contexts(HSL)
+.contexts(HSL.or(Contexts::STREAM).or(Contexts::STREAM_SERVER))
 .inherit(Inherit::List)
 .manual(
     "A proxy that is trusted to tell the client's address: an address, a network, all addresses of a name, or \
-     every client of a Unix socket.",
+     every client of a Unix socket. In `stream` it tells by the PROXY protocol.",
 );
 
 static REAL_IP_HEADER: Setting<Header> = Setting::new(
@@ -78,13 +80,41 @@ impl Feature for RealIp {
         &[&SET_REAL_IP_FROM, &REAL_IP_HEADER, &REAL_IP_RECURSIVE];
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<RealIp, Fault> {
-        let words = scope.written(&SET_REAL_IP_FROM)?.unwrap_or_default();
         Ok(RealIp {
-            trusted: Peers::compile(&words, "set_real_ip_from", compiler.files)?,
+            trusted: trusted(compiler, scope)?,
             header: scope.get(&REAL_IP_HEADER)?,
             recursive: scope.get(&REAL_IP_RECURSIVE)?,
         })
     }
+}
+
+/// `set_real_ip_from` where clients are told by the PROXY protocol alone.
+#[derive(Debug)]
+pub struct ByHeader(RealIp);
+
+impl Feature for ByHeader {
+    const DIRECTIVES: &'static [&'static dyn Declared] = &[&SET_REAL_IP_FROM];
+
+    fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<ByHeader, Fault> {
+        Ok(ByHeader(RealIp {
+            trusted: trusted(compiler, scope)?,
+            header: Header::ProxyProtocol,
+            recursive: false,
+        }))
+    }
+}
+
+impl Deref for ByHeader {
+    type Target = RealIp;
+
+    fn deref(&self) -> &RealIp {
+        &self.0
+    }
+}
+
+fn trusted(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Peers, Fault> {
+    let words = scope.written(&SET_REAL_IP_FROM)?.unwrap_or_default();
+    Peers::compile(&words, "set_real_ip_from", compiler.files)
 }
 
 /// What there is to know of contexts whose clients may be known by a proxy alone.

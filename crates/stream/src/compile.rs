@@ -5,9 +5,11 @@ use std::sync::Arc;
 use conf::{Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word, parse};
 use engine::net::Carries;
 use framework::compile::Compiler;
-use logs::ErrorLog;
+use logs::{ERROR_LOG, ErrorLog};
 use rules::access::Access;
-use rules::access_log::AccessLogs;
+use rules::access_log::{ACCESS_LOG, AccessLogs};
+use rules::limit_conn::{self, LimitConn};
+use rules::realip::ByHeader;
 use rules::server_name;
 use transport::listen;
 use transport::tls::settings::{self, TlsSettings};
@@ -17,7 +19,7 @@ use crate::address::{Addresses, Listen, Named, StreamOptions};
 use crate::plan::{Content, Server, Stream};
 use crate::session::Session;
 use crate::upstream::OfSessions;
-use crate::{proxy, returned, tls};
+use crate::{passed, preread, proxy, proxy_protocol, returned, set, tls};
 
 static STREAM: Setting<()> = Setting::new("stream", &["{ ... }"], parse::nothing)
     .contexts(Contexts::MAIN)
@@ -42,6 +44,7 @@ static LISTEN: Setting<Vec<Written>> = Setting::new(
 .inherit(Inherit::List)
 .manual(
     "An address that the server is reached at. Options: udp; ssl: clients speak TLS; \
+     proxy_protocol: connections begin with a header of the PROXY protocol, version 1 or 2; \
      default_server: serves those who ask for no other server's name in their handshake; bind, \
      backlog=, rcvbuf=, sndbuf=, deferred, fastopen=, reuseport, ipv6only=on|off, \
      so_keepalive=on|off|idle:interval:count.",
@@ -76,21 +79,13 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<Written>, Fault> {
 /// Takes an option of `listen` that not all protocols have.
 fn option(listen: &mut Listen, name: &str) -> listen::Taken {
     match name {
-        "udp" => {
-            listen.options.carries = Carries::Datagrams;
-            listen::Taken::Yes
-        }
-        "ssl" => {
-            listen.own.protocols.ssl = true;
-            listen::Taken::Yes
-        }
-        "default_server" => {
-            listen.own.default_server = true;
-            listen::Taken::Yes
-        }
-        "proxy_protocol" => listen::Taken::NotYet,
-        _ => listen::Taken::Unknown,
+        "udp" => listen.options.carries = Carries::Datagrams,
+        "ssl" => listen.own.protocols.ssl = true,
+        "proxy_protocol" => listen.own.protocols.proxy_protocol = true,
+        "default_server" => listen.own.default_server = true,
+        _ => return listen::Taken::Unknown,
     }
+    listen::Taken::Yes
 }
 
 /// Refuses what means nothing for UDP, as nginx does, and Unix sockets of datagrams.
@@ -121,10 +116,14 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
     let mut addresses = Addresses::default();
     let mut whole = true;
     settings::check_passwords(compiler, root, &settings::PASSWORD_FILE);
+    proxy::tls::check_unused(compiler, root);
     for scope in root.children("stream") {
+        set::define(compiler, scope);
+        limit_conn::compile::<Session>(compiler, scope);
         map::compile::<Session>(compiler, scope);
         geo::compile::<Session>(compiler, scope);
         split_clients::compile::<Session>(compiler, scope);
+        whole &= open_logs(compiler, scope).is_some();
         if let Err(fault) = rules::format::check::<Session>(compiler, scope) {
             compiler.report(fault);
             whole = false;
@@ -155,6 +154,18 @@ pub(crate) fn stream(compiler: &Compiler<'_>, root: ScopeRef<'_>) -> Option<Stre
     })
 }
 
+/// Opens the logs that the block itself writes, though each of its servers may write others: nginx
+/// opens what is written, used or not.
+fn open_logs(compiler: &Compiler<'_>, stream: ScopeRef<'_>) -> Option<()> {
+    if stream.writes(&[&ACCESS_LOG]) {
+        compiler.feature_or_report::<AccessLogs<Session>>(stream)?;
+    }
+    if stream.writes(&[&ERROR_LOG]) {
+        compiler.feature_or_report::<ErrorLog>(stream)?;
+    }
+    Some(())
+}
+
 /// Adds a server to the addresses that it listens on.
 fn server(
     compiler: &Compiler<'_>,
@@ -180,13 +191,18 @@ fn server(
     }
     let returned = returned::of_server(compiler, block)?;
     let proxied = proxy::settings::of_server(compiler, block)?;
+    let passed = passed::of_server(compiler, block)?;
     // As in nginx the one that is written last is the server's handler.
-    let content = match (returned, proxied) {
-        (Some((text, at)), Some((_, other))) if at > other => Content::Return(text),
-        (_, Some((proxy, _))) => Content::Proxy(Box::new(proxy)),
-        (Some((text, _)), None) => Content::Return(text),
-        (None, None) => Content::Nothing,
-    };
+    let contents = [
+        returned.map(|(text, place)| (Content::Return(text), place)),
+        proxied.map(|(proxy, place)| (Content::Proxy(Box::new(proxy)), place)),
+        passed.map(|(pass, place)| (Content::Pass(pass), place)),
+    ];
+    let last = contents
+        .into_iter()
+        .flatten()
+        .max_by_key(|(_, place)| *place);
+    let content = last.map_or(Content::Nothing, |(content, _)| content);
     let first = lines.first().map(|line| &line.options.address);
     let names = server_name::of_server(compiler, block, first)?;
     let tls = compiler.feature::<TlsSettings<Session>>(block)?;
@@ -205,6 +221,11 @@ fn server(
         tls: tls.server.clone(),
         certificates: tls.certificates.clone(),
         verify_client: tls.verify_client,
+        real_ip: compiler.feature::<ByHeader>(block)?,
+        assignments: set::of_server(compiler, block)?,
+        limit_conn: compiler.feature::<LimitConn<Session>>(block)?,
+        proxy_protocol_timeout: block.get(&proxy_protocol::PROXY_PROTOCOL_TIMEOUT)?,
+        preread: preread::of_server(block)?,
         handshake_timeout: block.get(&tls::SSL_HANDSHAKE_TIMEOUT)?,
         content,
     };

@@ -19,6 +19,8 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) end: ClientEnd,
     pub(crate) worker: Rc<Worker>,
+    /// How often it has been handed from door to door.
+    pub(crate) handed_over: u8,
     /// The generation that the session stays with, once a reload has taken its listener away.
     kept: OnceCell<Rc<Local>>,
 }
@@ -39,10 +41,12 @@ impl Connection {
             stream,
             listener,
             serial,
+            mut handed,
         } = accepted;
         Connection {
-            client: Client::new(listener, serial),
-            end: ClientEnd::Stream(Transport::from(stream)),
+            client: Client::arrived(listener, serial, handed.as_deref()),
+            end: ClientEnd::Stream(Transport::of(stream, handed.as_deref_mut())),
+            handed_over: handed.map_or(0, |handed| handed.times),
             worker,
             kept: OnceCell::new(),
         }
@@ -53,6 +57,7 @@ impl Connection {
         Connection {
             client,
             end: ClientEnd::Datagrams(end),
+            handed_over: 0,
             worker,
             kept: OnceCell::new(),
         }

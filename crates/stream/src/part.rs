@@ -2,19 +2,23 @@
 
 use std::rc::Rc;
 
-use conf::ScopeRef;
+use conf::{Declared, ScopeRef};
 use framework::compile::{Compiler, Feature as _};
 use framework::door::Door;
 use framework::generation::Generation;
 use framework::network::DebugConnections;
 use framework::protocol_part::{CompiledPart, Directives, Listening, ProtocolPart};
+use rules::limit_conn::{self, LimitConn};
+use rules::realip::{self, ByHeader};
+use transport::resolver::Resolving;
 use transport::tls::settings::TlsSettings;
 use variables::{Find, TableBuilder, process};
 
 use crate::plan::Stream;
+use crate::proxy_protocol::Told;
 use crate::session::Session;
 use crate::upstream::{self, OfSessions};
-use crate::{compile, door, proxy, returned, tls};
+use crate::{compile, door, passed, preread, proxy, proxy_protocol, returned, set, tls};
 
 /// The part.
 pub const STREAM: &dyn ProtocolPart = &Part;
@@ -25,8 +29,15 @@ const VARIABLES: &[Find<Session>] = &[
     proxy::variables::find,
     transport::client::find,
     transport::tls::variables::find,
+    transport::proxy_protocol::find,
+    preread::find,
+    realip::find::<Session, Told>,
+    limit_conn::find::<Session, Session>,
     process::find,
 ];
+
+/// Directives that declare zones.
+const ZONES: &[&dyn Declared] = &[&limit_conn::LIMIT_CONN_ZONE];
 
 struct Part;
 
@@ -40,8 +51,18 @@ impl ProtocolPart for Part {
             compile::DIRECTIVES,
             rules::server_name::DIRECTIVES,
             proxy::settings::DIRECTIVES,
+            proxy::tls::DIRECTIVES,
+            &proxy::tls::FAMILY_DIRECTIVES,
             returned::DIRECTIVES,
             tls::DIRECTIVES,
+            proxy_protocol::DIRECTIVES,
+            preread::DIRECTIVES,
+            set::DIRECTIVES,
+            passed::DIRECTIVES,
+            ZONES,
+            LimitConn::<Session>::DIRECTIVES,
+            ByHeader::DIRECTIVES,
+            Resolving::DIRECTIVES,
             TlsSettings::<Session>::DIRECTIVES,
             upstream::DIRECTIVES,
         ]

@@ -13,15 +13,20 @@ use framework::slot::{OfThread, Slot, ThreadGeneration};
 use logs::ErrorLog;
 use rules::access::Access;
 use rules::access_log::AccessLogs;
+use rules::limit_conn::LimitConn;
+use rules::realip::ByHeader;
 use transport::tls::dynamic::Dynamic;
 use transport::tls::server::ServerTls;
 use transport::tls::verify::Mode;
 use variables::{Scope, Table};
 
 use crate::address::Binding;
+use crate::passed::Pass;
+use crate::preread::Preread;
 use crate::proxy::settings::Proxy;
 use crate::returned::Return;
 use crate::session::Session;
+use crate::set::Assignments;
 
 /// One `server`.
 pub(crate) struct Server {
@@ -38,6 +43,13 @@ pub(crate) struct Server {
     pub(crate) certificates: Option<Arc<Dynamic<Session>>>,
     /// `ssl_verify_client`
     pub(crate) verify_client: Option<Mode>,
+    pub(crate) real_ip: Arc<ByHeader>,
+    /// `set`
+    pub(crate) assignments: Assignments,
+    pub(crate) limit_conn: Arc<LimitConn<Session>>,
+    /// `proxy_protocol_timeout`
+    pub(crate) proxy_protocol_timeout: Duration,
+    pub(crate) preread: Preread,
     /// `ssl_handshake_timeout`
     pub(crate) handshake_timeout: Duration,
     pub(crate) content: Content,
@@ -49,6 +61,8 @@ pub(crate) enum Content {
     Return(Return),
     /// `proxy_pass`
     Proxy(Box<Proxy>),
+    /// `pass`
+    Pass(Pass),
     /// Nothing: as in nginx its sessions are closed.
     Nothing,
 }

@@ -1,19 +1,24 @@
 //! A session: what becomes of one client's connection, from accept to its log line.
 //!
-//! nginx's phases, as far as they have something to do: access, ssl, content, log.
+//! nginx's phases: post-accept and preaccess (`set_real_ip_from`, `set`, `limit_conn`), access,
+//! ssl, preread, content, log.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use engine::Buffer;
 use engine::net::{Address, TcpInfo};
 use framework::generation::Local;
 use framework::workers::Registered;
 use logs::Printable;
 use proto::tls::ClientHello;
+use proto::tls::preread::Seen;
 use rules::access_log::Logged;
+use rules::limit_conn::{Counted, Outcome, Places};
+use transport::Transport;
 use transport::client::{Client, OfClient};
 use transport::tls::session::Session as TlsSession;
 use variables::{Captures, Context, Scratch, Values};
@@ -21,16 +26,20 @@ use variables::{Captures, Context, Scratch, Values};
 use crate::address::AddressServers;
 use crate::connection::{ClientEnd, Connection};
 use crate::datagrams::Listed;
+use crate::passed::{self, Passage};
 use crate::plan::{Content, Server, StreamLocal};
 use crate::proxy::attempts::Attempt;
+use crate::proxy_protocol::Told;
 use crate::subject::WithoutFields;
-use crate::{proxy, returned, tls};
+use crate::{proxy, proxy_protocol, returned, tls};
 
 /// How a session has ended, as `$status` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// It was served to its end.
     Ok = 200,
+    /// The client has not kept to what is spoken.
+    BadRequest = 400,
     /// Access was denied.
     Forbidden = 403,
     /// Something of ours has failed.
@@ -46,6 +55,7 @@ impl Status {
     pub(crate) fn of(number: u16) -> Status {
         match number {
             200 => Status::Ok,
+            400 => Status::BadRequest,
             403 => Status::Forbidden,
             502 | 504 => Status::BadGateway,
             503 => Status::ServiceUnavailable,
@@ -75,6 +85,14 @@ pub(crate) struct Session {
     pub(crate) attempts: Vec<Attempt>,
     /// What is being done, as log lines end: ` while …`.
     pub(crate) doing: &'static str,
+    /// The client's address as a trusted proxy has told it.
+    pub(crate) told_peer: Option<Address>,
+    /// What was read of the client and is still to be passed on.
+    pub(crate) preread: Cell<Bytes>,
+    /// What was seen of the client's handshake, where it is left to others.
+    pub(crate) preread_hello: Option<Box<Seen>>,
+    /// The places that it has under limits.
+    places: RefCell<Places<Session>>,
     /// What the client has offered in its handshake, as long as that goes on.
     pub(crate) hello: Option<Box<ClientHello>>,
     values: RefCell<Values>,
@@ -94,12 +112,9 @@ pub(crate) async fn serve(
     if let Some(binding) = stream.binding(&connection.client.listener) {
         let servers = binding.servers_for(|| connection.local().clone());
         let mut session = Box::new(Session::new(connection, local, Rc::clone(&stream), servers));
-        session.status = run(&mut session, &mut listed)
-            .await
-            .unwrap_or_else(|status| status);
-        log(&mut session);
-        if let Some(transport) = session.connection.transport() {
-            transport.announce_end();
+        match run(&mut session, &mut listed).await {
+            Ok(Course::Passed(passage)) => pass(session, passage),
+            Ok(Course::Ended(status)) | Err(status) => end(&mut session, status),
         }
     }
     drop(registered);
@@ -107,23 +122,86 @@ pub(crate) async fn serve(
     drop(listed);
 }
 
-/// Goes through the phases; how the session ends, early or not.
-async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Status, Status> {
-    session.greet();
-    if session.server.access.denies(session.connection.peer()) == Some(true) {
-        logs::error!(session, Error, "access forbidden by rule");
-        session.take_first();
-        return Err(Status::Forbidden);
+/// What has become of a session.
+enum Course {
+    /// It has ended.
+    Ended(Status),
+    /// Its connection goes to another door.
+    Passed(Passage),
+}
+
+/// Logs a session that has ended, and tells its client.
+fn end(session: &mut Session, status: Status) {
+    session.status = status;
+    log(session);
+    if let Some(transport) = session.connection.transport() {
+        transport.announce_end();
     }
-    if session.servers.protocols.ssl {
-        tls::accept(session, Buffer::empty()).await?;
+}
+
+/// Has a session's connection go to another door, which logs what becomes of it.
+fn pass(session: Box<Session>, passage: Passage) {
+    let peer = session.peer().clone();
+    let connection = Rc::clone(&session.connection);
+    drop(session);
+    if let Ok(connection) = Rc::try_unwrap(connection) {
+        passed::hand_over(connection, peer, passage);
+    }
+}
+
+/// Goes through the phases; the error is a session that has ended early.
+async fn run(session: &mut Session, listed: &mut Option<Listed>) -> Result<Course, Status> {
+    session.greet();
+    let mut received = Buffer::empty();
+    if session.servers.protocols.proxy_protocol {
+        received = proxy_protocol::read(session).await?;
+    }
+    if let Err(status) = check(session) {
+        session.take_first();
+        return Err(status);
+    }
+    let is_secure = session
+        .connection
+        .transport()
+        .is_some_and(Transport::is_secure);
+    // Another door may have shaken hands before it handed the connection over.
+    if session.servers.protocols.ssl && !is_secure {
+        tls::accept(session, std::mem::take(&mut received)).await?;
     }
     let server = Arc::clone(&session.server);
-    Ok(match &server.content {
+    if server.preread.is_off() {
+        session.preread.set(received.into_bytes());
+    } else {
+        server.preread.look(session, received).await?;
+    }
+    let server = Arc::clone(&session.server);
+    let status = match &server.content {
         Content::Return(text) => returned::serve(session, text).await,
         Content::Proxy(settings) => proxy::serve(session, settings, listed).await,
+        Content::Pass(pass) => return passed::find(session, pass).map(Course::Passed),
         Content::Nothing => Status::InternalServerError,
-    })
+    };
+    Ok(Course::Ended(status))
+}
+
+/// Whether the session may go on, as far as that is known before its client has said anything.
+///
+/// # Errors
+/// How it ends where it may not.
+fn check(session: &mut Session) -> Result<(), Status> {
+    let server = Arc::clone(&session.server);
+    if !server.real_ip.is_off() && session.connection.client.told().is_some() {
+        server.real_ip.apply::<Session, Told>(session);
+    }
+    server.assignments.apply(session);
+    if server.limit_conn.enter::<Session>(session).is_err() {
+        return Err(Status::ServiceUnavailable);
+    }
+    if server.access.denies(session.peer()) == Some(true) {
+        logs::error!(session, Error, "access forbidden by rule");
+        return Err(Status::Forbidden);
+    }
+    Ok(())
 }
 
 /// Writes the session's line to each access log.
@@ -152,6 +230,10 @@ impl Session {
             sent: Cell::new(0),
             attempts: Vec::new(),
             doing: " while initializing session",
+            told_peer: None,
+            preread: Cell::default(),
+            preread_hello: None,
+            places: RefCell::default(),
             hello: None,
             values: RefCell::default(),
             captures: Captures::default(),
@@ -166,6 +248,7 @@ impl Session {
         let session = Session::new(connection, generation, stream, servers);
         Session {
             server: Arc::clone(server),
+            told_peer: self.told_peer.clone(),
             ..session
         }
     }
@@ -178,6 +261,12 @@ impl Session {
         {
             self.server = server;
         }
+    }
+
+    /// The client's address, or the one that a trusted proxy has told.
+    pub(crate) fn peer(&self) -> &Address {
+        let told = self.told_peer.as_ref();
+        told.unwrap_or_else(|| self.connection.peer())
     }
 
     /// Says who has connected, and sets what holds for the whole connection.
@@ -235,7 +324,7 @@ impl Context for Session {
     }
 
     fn peer(&self) -> &Address {
-        self.connection.peer()
+        Session::peer(self)
     }
 }
 
@@ -259,6 +348,16 @@ impl OfClient for Session {
 
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.connection.transport()?.tcp_info()
+    }
+}
+
+impl Counted<Session> for Session {
+    fn outcome(session: &Session) -> Option<Outcome> {
+        session.places.borrow().outcome
+    }
+
+    fn note(session: &Session, change: impl FnOnce(&mut Places<Session>)) {
+        change(&mut session.places.borrow_mut());
     }
 }
 

@@ -38,7 +38,7 @@ impl Subject for Session {
 
     fn describe(&self, out: &mut dyn Write) -> fmt::Result {
         let mut client = Vec::new();
-        append_address(self.connection.peer(), &mut client);
+        append_address(self.peer(), &mut client);
         write!(
             out,
             ", {}client: {}, server: {}",

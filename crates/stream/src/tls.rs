@@ -5,26 +5,22 @@
 //! directives mean, stands in `transport::tls`; here is which server a client asks for, and what
 //! becomes of those whose certificate does not hold.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::{Contexts, Declared, Setting, parse};
 use engine::Buffer;
-use framework::counters::ThreadCounters;
 use framework::generation::Local;
-use logs::{ErrorLog, Level, Subject, Subsystem};
 use proto::tls::ClientHello;
 use rustls::sign::CertifiedKey;
 use transport::Transport;
-use transport::client::Client;
-use transport::incoming::Incoming;
 use transport::tls::dynamic::Failed;
 use transport::tls::handshake::{self, Begun, Names};
 use transport::tls::server::ServerTls;
 use transport::tls::settings;
 
+use crate::incoming::IncomingSession;
 use crate::plan::Server;
 use crate::session::{Session, Status};
 
@@ -55,14 +51,9 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
     let Some(transport) = connection.transport() else {
         return Ok(()); // no configuration has TLS for datagrams
     };
-    session.doing = " while SSL handshaking";
-    let handshake = Handshake {
-        session,
-        transport,
-        server: RefCell::new(Arc::clone(&session.server)),
-    };
-    let began = handshake::accept(&handshake, received).await;
-    let named = handshake.server.into_inner();
+    let incoming = IncomingSession::new(session, transport);
+    let began = handshake::accept(&incoming, received).await;
+    let named = incoming.into_server();
     let Begun::Secure = began else {
         session.server = named;
         return Err(Status::InternalServerError);
@@ -71,6 +62,7 @@ pub(crate) async fn accept(session: &mut Session, received: Buffer) -> Result<()
     if let Some(name) = name {
         session.find_server(&name);
     }
+    session.doing = " while SSL handshaking";
     admit(session, transport)
 }
 
@@ -85,63 +77,7 @@ fn admit(session: &Session, transport: &Transport) -> Result<(), Status> {
     })
 }
 
-/// A session's handshake. Its lines go where the server wants them that its client asks for.
-struct Handshake<'a> {
-    session: &'a Session,
-    transport: &'a Transport,
-    server: RefCell<Arc<Server>>,
-}
-
-impl Subject for Handshake<'_> {
-    fn admits(&self, level: Level) -> bool {
-        let error_log = Arc::clone(&self.server.borrow().error_log);
-        error_log.admits(level, Subsystem::Stream) || Subject::is_debugged(self)
-    }
-
-    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
-        let error_log = Arc::clone(&self.server.borrow().error_log);
-        write(&error_log);
-    }
-
-    fn is_debugged(&self) -> bool {
-        Subject::is_debugged(self.session)
-    }
-
-    fn subsystem(&self) -> Subsystem {
-        Subsystem::Stream
-    }
-
-    fn serial(&self) -> Option<u64> {
-        self.session.serial()
-    }
-
-    fn describe(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        self.session.describe(out)
-    }
-}
-
-impl Incoming for Handshake<'_> {
-    fn client(&self) -> &Client {
-        &self.session.connection.client
-    }
-
-    fn transport(&self) -> &Transport {
-        self.transport
-    }
-
-    fn counts(&self) -> &ThreadCounters {
-        self.session.connection.worker.counts()
-    }
-
-    fn generation(&self) -> Rc<Local> {
-        Rc::clone(&self.session.generation)
-    }
-
-    // A session is never closed for another's sake.
-    fn set_idle(&self, _: bool) {}
-}
-
-impl Names for Handshake<'_> {
+impl Names for IncomingSession<'_> {
     type Incoming = Self;
     type Server = Arc<Server>;
 
@@ -162,7 +98,7 @@ impl Names for Handshake<'_> {
         let found = names.find_name(host);
         let found = found.map_err(|(regex, cause)| regex.undecided(host, cause))?;
         if let Some(server) = &found {
-            *self.server.borrow_mut() = Arc::clone(server);
+            self.log_as(server);
         }
         Ok(found)
     }

@@ -15,7 +15,7 @@ use variables::{Context, Evaluate, Found};
 
 use crate::proxy_protocol::Told;
 use crate::tls::session::Session;
-use framework::door::ListenerId;
+use framework::door::{Handed, ListenerId};
 
 /// A client that has connected.
 pub struct Client {
@@ -51,6 +51,15 @@ impl Client {
             peer: OnceCell::new(),
             rare: OnceCell::new(),
             debugged: OnceCell::new(),
+        }
+    }
+
+    /// One that has been accepted, as the door knows it that handed it over, if one did.
+    pub fn arrived(listener: ListenerId, serial: u64, handed: Option<&Handed>) -> Client {
+        let client = Client::new(listener, serial);
+        match handed {
+            Some(handed) => client.between(handed.peer.clone(), handed.local.clone()),
+            None => client,
         }
     }
 

@@ -21,9 +21,9 @@ use variables::{Evaluate, Found};
 use crate::client::OfClient;
 use crate::incoming::Incoming;
 
-/// Bytes of a header that stands before a handshake of TLS (nginx's `NGX_PROXY_PROTOCOL_MAX_HEADER`). Before a request it has as
-/// many as the buffer for heads.
-pub const BEFORE_TLS_LENGTH_MAX: usize = 4096;
+/// Bytes of a header that stands before anything but a request of HTTP (nginx's
+/// `NGX_PROXY_PROTOCOL_MAX_HEADER`). Before a request it has as many as the buffer for heads.
+pub const LENGTH_MAX: usize = 4096;
 
 /// What a proxy has told of the client of one connection.
 #[derive(Debug)]
@@ -76,13 +76,25 @@ impl Told {
     }
 }
 
-/// Reads the header, of so many bytes at most and until then, keeps what it tells and gives back what has come behind it. `None`: there was none, which has been
-/// logged; the connection is to be closed.
+/// Why there is no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHeader {
+    /// It has not come: the client closed, was silent, or its connection failed.
+    Missing,
+    /// What has come is none.
+    Broken,
+}
+
+/// Reads the header, of so many bytes at most and until then, keeps what it tells and gives back
+/// what has come behind it.
+///
+/// # Errors
+/// There was none, which has been logged; the connection is to be closed.
 pub async fn receive<I: Incoming>(
     connection: &I,
     length_max: usize,
     deadline: Instant,
-) -> Option<Buffer> {
+) -> Result<Buffer, NoHeader> {
     let counts = connection.counts();
     // Pieces of a header that has not come at once.
     let mut pieces: Vec<u8> = Vec::new();
@@ -95,11 +107,11 @@ pub async fn receive<I: Incoming>(
             Ok(input) if !input.is_empty() => input,
             Ok(_) => {
                 tell_missing(connection, None);
-                return None;
+                return Err(NoHeader::Missing);
             }
             Err(error) => {
                 tell_missing(connection, Some(&error));
-                return None;
+                return Err(NoHeader::Missing);
             }
         };
         let before = pieces.len();
@@ -112,13 +124,13 @@ pub async fn receive<I: Incoming>(
                 connection.client().tell(told.map(Told::new));
                 input.advance(length.saturating_sub(before));
                 connection.set_idle(false);
-                return Some(input);
+                return Ok(input);
             }
             Ok(None) if before > 0 => {}
             Ok(None) => pieces.extend_from_slice(&input),
             Err(error) => {
                 tell_broken(connection, &error.log_text());
-                return None;
+                return Err(NoHeader::Broken);
             }
         }
     }

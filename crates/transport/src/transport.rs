@@ -10,6 +10,7 @@
 //!
 //! [`takes_file`]: Transport::takes_file
 
+use std::any::Any;
 use std::cell::OnceCell;
 use std::future::Future;
 use std::io;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use engine::net::{Address, Drained, Recv, Segment, Stream, TcpInfo};
 use engine::{Buffer, Deadline};
+use framework::door::Handed;
 
 use crate::tls::session::Session;
 use crate::tls::upstream::ClientSession;
@@ -93,6 +95,31 @@ impl From<Stream> for Transport {
 }
 
 impl Transport {
+    /// That of a connection that has been accepted, with what the door has made of it that handed it
+    /// over.
+    pub fn of(stream: Stream, handed: Option<&mut Handed>) -> Transport {
+        let transport = Transport::from(stream);
+        let over = handed.and_then(|handed| handed.over.take());
+        if let Some(Ok(layer)) = over.map(|over| over.downcast::<Layer>()) {
+            transport.session.get_or_init(|| *layer);
+        }
+        transport
+    }
+
+    /// Its parts, to be handed over to another door.
+    pub fn into_parts(self) -> (Stream, Option<Box<dyn Any>>) {
+        let over = self.session.into_inner();
+        (
+            self.stream,
+            over.map(|layer| Box::new(layer) as Box<dyn Any>),
+        )
+    }
+
+    /// Has the next receive give what was received in the clear already.
+    pub fn put_back(&self, bytes: &[u8]) {
+        self.stream.put_back(Buffer::copy_of(bytes));
+    }
+
     /// Whether the other end speaks TLS.
     pub fn is_secure(&self) -> bool {
         self.session.get().is_some()

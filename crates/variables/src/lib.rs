@@ -13,6 +13,7 @@ pub mod name;
 pub mod process;
 pub mod regex;
 pub mod scratch;
+pub mod size;
 pub mod split_clients;
 pub mod table;
 pub mod text;

@@ -7,11 +7,15 @@ use framework::host::hostname;
 use crate::write::{decimal, seconds, text};
 use crate::{Evaluate, Found};
 
+/// The version of nginx whose behaviour is the reference.
+pub const NGINX_VERSION: &str = "1.31.5";
+
 /// The variable of a name in lower case, without `$`.
 pub fn find<C>(name: &str) -> Option<Found<C>> {
     let evaluate: Evaluate<C> = match name {
         "hostname" => |_, out| text(hostname(), out),
         "msec" => |_, out| seconds(engine::wall(), out),
+        "nginx_version" => |_, out| text(NGINX_VERSION, out),
         "pid" => |_, out| decimal(std::process::id().into(), out),
         "time_iso8601" => |_, out| {
             logs::with_now(|now| out.extend_from_slice(&now.iso8601));

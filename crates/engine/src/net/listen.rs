@@ -123,6 +123,12 @@ pub fn listen(options: &ListenOptions) -> Result<OwnedFd, CallError> {
     set_options(&socket, options)?;
     match &options.address {
         Address::Inet(address) => {
+            if options.carries == Carries::Datagrams {
+                // Before the first datagram can come: one that waits for the thread which is to
+                // receive it tells no address else.
+                sys::tell_local_address(socket.as_fd(), *address)
+                    .map_err(named("setsockopt(IP_PKTINFO)"))?;
+            }
             rustix::net::bind(&socket, address).map_err(|e| named("bind()")(e.into()))?;
         }
         Address::Unix(path) => {

@@ -90,6 +90,12 @@ impl Stream {
         result
     }
 
+    /// Has the next receive give bytes that were received already, for another part of the program
+    /// that reads the connection from its beginning.
+    pub fn put_back(&self, buffer: Buffer) {
+        enter(|worker| worker.put_back(self.key, buffer));
+    }
+
     /// Appends to what is to be sent. No system call. After a send error, or [`shutdown_write`](Self::shutdown_write), it is
     /// dropped.
     pub fn push(&self, segment: impl Into<Segment>) {

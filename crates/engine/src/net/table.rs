@@ -234,6 +234,13 @@ impl StreamState {
         }
     }
 
+    /// What was taken is to be taken again, before everything else.
+    fn put_back(&mut self, buffer: Buffer) {
+        if let Some(next) = self.arrived.replace(buffer) {
+            self.arrived_more.get_or_insert_default().push_front(next);
+        }
+    }
+
     fn arrived_count(&self) -> usize {
         usize::from(self.arrived.is_some())
             + self.arrived_more.as_ref().map_or(0, |more| more.len())
@@ -330,6 +337,15 @@ impl Worker {
             }
             self.arm_timer(key);
             return Poll::Pending;
+        }
+    }
+
+    /// The next receive gives these bytes.
+    pub(crate) fn put_back(&mut self, key: Key, buffer: Buffer) {
+        if let Some(state) = self.streams.get_mut(key)
+            && !buffer.is_empty()
+        {
+            state.put_back(buffer);
         }
     }
 

@@ -104,6 +104,7 @@ fn take(worker: &Rc<Worker>, id: &ListenerId, accepting: &Accepting, stream: Str
         stream,
         listener: id.clone(),
         serial,
+        handed: None,
     });
 }
 

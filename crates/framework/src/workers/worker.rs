@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Arguments;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use base::hash::Map;
 use base::level::Level;
 use base::slab::Slab;
 use engine::Event;
-use engine::net::{BoundSocket, Carries, DatagramSocket, Listener};
+use engine::net::{Address, BoundSocket, Carries, DatagramSocket, Listener};
 
 use super::accept::{Accepting, accept};
 use super::places::Occupant;
@@ -282,6 +283,22 @@ impl Worker {
         doors
             .find(|door| door.knows(local, listener))
             .map(Rc::clone)
+    }
+
+    /// The door of the socket that would take a connection to this address in a generation, and which
+    /// socket that is.
+    pub fn door_to(&self, local: &Local, to: &Address) -> Option<(ListenerId, Rc<dyn Door>)> {
+        let any = match to {
+            Address::Inet(SocketAddr::V4(at)) => Some((Ipv4Addr::UNSPECIFIED, at.port()).into()),
+            Address::Inet(SocketAddr::V6(at)) => Some((Ipv6Addr::UNSPECIFIED, at.port()).into()),
+            Address::Unix(_) => None,
+        };
+        let addresses = [Some(to.clone()), any.map(Address::Inet)];
+        addresses.into_iter().flatten().find_map(|address| {
+            let listener = ListenerId::of_address(&address, Carries::Streams);
+            let door = self.door_of(local, &listener)?;
+            Some((listener, door))
+        })
     }
 
     /// Sockets that stay are accepted from for the doors that the current generation has them at. Whether one has another.

@@ -17,7 +17,7 @@ use variables::write::{decimal, seconds, text};
 use super::{Evaluate, EvaluateFamily, Found, Source};
 use crate::http2;
 use crate::request::Request;
-use crate::server_tokens::{NGINX_VERSION, VERSION};
+use crate::server_tokens::VERSION;
 
 /// Families by prefix. Any name of them may be assigned; until then the family answers.
 const FAMILIES: [(&str, EvaluateFamily); 5] = [
@@ -110,7 +110,6 @@ fn fixed(name: &str) -> Option<Evaluate> {
         "is_request_port" => {
             |request, out| text(if client::port(request) == 0 { "" } else { ":" }, out)
         }
-        "nginx_version" => |_, out| text(NGINX_VERSION, out),
         "pipe" => |request, out| text(if request.arrival.pipelined { "p" } else { "." }, out),
         "query_string" => client::arguments,
         "remote_user" => client::remote_user,

@@ -12,7 +12,7 @@ mod write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use tlv::{TlvError, Tlvs, Value};
-pub use write::{Ends, Version, append};
+pub use write::{Carried, Ends, Version, append, append_with_checksum};
 
 /// What a header of version 2 begins with (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";

@@ -10,6 +10,16 @@ use super::SIGNATURE;
 /// Version 2 of the protocol, and that the connection is made for somebody (section 2.2).
 const V2_PROXY: u8 = 0x21;
 
+/// The connection is the proxy's own.
+const V2_LOCAL: u8 = 0x20;
+
+/// Bytes of signature, version, family and length.
+const HEADER_SIZE: usize = 16;
+
+/// The type of a checksum (section 2.2.3), and its bytes with type and length.
+const PP2_TYPE_CRC32C: u8 = 3;
+const CHECKSUM_SIZE: u16 = 7;
+
 /// Nothing is said of addresses.
 const V2_UNSPECIFIED: u8 = 0x00;
 const V2_TCP_OVER_IPV4: u8 = 0x11;
@@ -22,6 +32,15 @@ pub enum Version {
     V1,
     /// In binary (section 2.2).
     V2,
+}
+
+/// What passes between both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// A stream of bytes, as by TCP.
+    Streams,
+    /// Datagrams, as by UDP.
+    Datagrams,
 }
 
 /// The two ends of a client's connection.
@@ -57,6 +76,57 @@ pub fn append(version: Version, ends: Option<Ends>, out: &mut Vec<u8>) {
         Version::V1 => append_v1(ends, out),
         Version::V2 => append_v2(ends, out),
     }
+}
+
+/// The same with a checksum behind what version 2 says (CRC-32C, section 2.2.3). Without ends it is
+/// a connection of the proxy's own (`LOCAL`), as nginx has it.
+pub fn append_with_checksum(
+    version: Version,
+    ends: Option<Ends>,
+    carried: Carried,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    append(version, ends, out);
+    if version == Version::V1 {
+        return;
+    }
+    let header = out.get_mut(start..).unwrap_or_default();
+    let Some([_, .., family, high, low]) = header.first_chunk_mut::<HEADER_SIZE>() else {
+        return; // it has been appended
+    };
+    if carried == Carried::Datagrams && *family != V2_UNSPECIFIED {
+        *family += 1; // the protocol stands in the low bits: STREAM, DGRAM
+    }
+    let length = u16::from_be_bytes([*high, *low]) + CHECKSUM_SIZE;
+    [*high, *low] = length.to_be_bytes();
+    if ends.is_none()
+        && let Some(command) = header.get_mut(SIGNATURE.len())
+    {
+        *command = V2_LOCAL;
+    }
+    out.extend_from_slice(&[PP2_TYPE_CRC32C, 0, 4, 0, 0, 0, 0]);
+    let checksum = crc32c(out.get(start..).unwrap_or_default()).to_be_bytes();
+    if let Some(place) = out.last_chunk_mut::<4>() {
+        *place = checksum;
+    }
+}
+
+/// The checksum of RFC 9260 appendix A.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78; // reflected
+    let mut rest = u32::MAX;
+    for byte in bytes {
+        rest ^= u32::from(*byte);
+        for _ in 0..8 {
+            let is_odd = rest & 1 == 1;
+            rest >>= 1;
+            if is_odd {
+                rest ^= POLYNOMIAL;
+            }
+        }
+    }
+    !rest
 }
 
 fn append_v1(ends: Option<Ends>, out: &mut Vec<u8>) {
@@ -102,6 +172,16 @@ fn append_v2(ends: Option<Ends>, out: &mut Vec<u8>) {
 mod tests {
     use super::super::tests::read;
     use super::*;
+
+    #[test]
+    fn checksums() {
+        // RFC 3720 appendix B.4.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let mut header = Vec::new();
+        append_with_checksum(Version::V2, None, Carried::Datagrams, &mut header);
+        assert_eq!(header[12..20], [0x20, 0, 0, 7, 3, 0, 4, 0x48]);
+    }
 
     fn written(version: Version, ends: Option<(&str, &str)>) -> Vec<u8> {
         let ends = ends.map(|(source, destination)| Ends {

@@ -9,11 +9,11 @@ use crate::Span;
 pub const HELLO_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes before a record's content: type, version, length.
-const RECORD_HEADER: usize = 5;
+pub(super) const RECORD_HEADER: usize = 5;
 
 /// Record types (RFC 8446 section 5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
-const HANDSHAKE: u8 = 22;
+pub(super) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
 /// Longest content of a record that is not sealed, in bytes (RFC 8446 section 5.1).

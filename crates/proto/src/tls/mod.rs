@@ -7,6 +7,7 @@
 //! before the server's answer, because that answer is costly.
 
 mod client_hello;
+pub mod preread;
 mod server_hello;
 
 pub use client_hello::{

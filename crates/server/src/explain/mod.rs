@@ -208,6 +208,7 @@ impl Stage {
             stream,
             listener: id.clone(),
             serial: 1,
+            handed: None,
         });
         let connection = Rc::new(connection.between(from, to.clone()));
         let local = self.worker.current();

@@ -18,10 +18,11 @@ use engine::net::{Address, DatagramSocket};
 use framework::workers::connect_datagrams;
 use logs::{ErrorLog, Level, Subject, Subsystem};
 use transport::Transport;
+use transport::tls::upstream::settings::{NotSecured, Secured};
 
 use super::attempts::Attempt;
-use super::datagrams;
 use super::settings::Proxy;
+use super::{datagrams, introduction, tls};
 use crate::datagrams::{DatagramEnd, Listed};
 use crate::session::{Session, Status};
 use crate::subject::WithoutFields;
@@ -110,7 +111,11 @@ impl Caller for Asker<'_> {
 }
 
 /// Connections to peers, for bytes.
-pub(super) struct ByConnection<'a>(pub(super) &'a Proxy);
+pub(super) struct ByConnection<'a> {
+    pub(super) settings: &'a Proxy,
+    /// What TLS is to be, where it is spoken.
+    pub(super) secured: Option<&'a Secured>,
+}
 
 impl Asking<Asker<'_>> for ByConnection<'_> {
     type Connection = Transport;
@@ -120,7 +125,7 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
     const READING: &'static str = CONNECTING;
 
     fn tries(&self) -> &Tries {
-        &self.0.tries
+        &self.settings.tries
     }
 
     async fn connect(
@@ -133,7 +138,7 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
         let tries = self.tries();
         let way = Way {
             address,
-            socket: &self.0.socket,
+            socket: &self.settings.socket,
             deadline: engine::now() + tries.connect_timeout,
             tries,
             room,
@@ -146,6 +151,15 @@ impl Asking<Asker<'_>> for ByConnection<'_> {
         if asker.0.server.tcp_nodelay && matches!(address, Address::Inet(_)) {
             transport.set_nodelay(true);
         }
+        introduction::push(asker.0, self.settings.proxy_protocol, &transport);
+        let shaken = tls::shake_hands(asker.0, self.settings, &transport, self.secured).await;
+        shaken.map_err(|not_secured| {
+            let (cause, status) = match not_secured {
+                NotSecured::TimedOut => (Causes::TIMEOUT, 504),
+                NotSecured::Failed => (Causes::ERROR, 502),
+            };
+            AttemptError::Failed(Failure::new(cause, status, CONNECTING))
+        })?;
         asker.note_connected("", &transport.local(), address);
         Ok((transport, false))
     }

@@ -10,7 +10,8 @@ use engine::net::{Datagram, DatagramSocket};
 use engine::select::{Either, either};
 use logs::Errno;
 
-use super::settings::Proxy;
+use super::introduction;
+use super::settings::{Proxy, Rates};
 use crate::datagrams::{DatagramEnd, Listed, send};
 use crate::session::{Session, Status};
 use crate::subject::{Counts, WithoutFields};
@@ -37,6 +38,7 @@ enum Reason {
 /// The datagrams of a session.
 struct Relay<'a> {
     settings: &'a Proxy,
+    rates: Rates,
     client: &'a DatagramEnd,
     upstream: &'a DatagramSocket,
     began: Instant,
@@ -61,6 +63,7 @@ pub(super) async fn run(
     let now = engine::now();
     let mut relay = Relay {
         settings,
+        rates: settings.rates(session),
         client,
         upstream,
         began: now,
@@ -95,13 +98,13 @@ pub(super) async fn run(
 impl Relay<'_> {
     /// Waits for a datagram of either end and passes it on.
     async fn carry_one(&mut self, session: &mut Session) -> Result<(), Reason> {
-        let (upload_rate, download_rate) = (self.settings.upload_rate, self.settings.download_rate);
+        let Rates { upload, download } = self.rates;
         let attempt_received = session
             .attempts
             .last()
             .map_or(0, |last| last.received.get());
-        let client_from = self.ready_at(upload_rate, session.received.get());
-        let upstream_from = self.ready_at(download_rate, attempt_received);
+        let client_from = self.ready_at(upload, session.received.get());
+        let upstream_from = self.ready_at(download, attempt_received);
         // A session that its rate holds back is not silent.
         let held_until = client_from.max(upstream_from).unwrap_or(self.active);
         let silent_at = self.active.max(held_until) + self.settings.timeout;
@@ -146,7 +149,16 @@ impl Relay<'_> {
         self.requests += 1;
         let length = bytes.len() as u64;
         add(&session.received, length);
-        let datagram = Datagram::new(bytes.into_bytes());
+        let mut bytes = bytes.into_bytes();
+        let mut introduced = 0;
+        if self.requests == 1 {
+            let introduction = introduction::of_session(session, self.settings.proxy_protocol);
+            if !introduction.is_empty() {
+                introduced = introduction.len() as u64;
+                bytes = [introduction, bytes].concat().into();
+            }
+        }
+        let datagram = Datagram::new(bytes);
         let mut sent = send(self.upstream, datagram.clone()).await;
         if let Err(error) = &sent
             && error.kind() == ErrorKind::ConnectionRefused
@@ -164,7 +176,7 @@ impl Relay<'_> {
             return Err(Reason::NotSent);
         }
         if let Some(attempt) = session.attempts.last() {
-            add(&attempt.sent, length);
+            add(&attempt.sent, introduced + length);
         }
         Ok(())
     }

@@ -6,8 +6,10 @@
 mod asking;
 pub(crate) mod attempts;
 mod datagrams;
+mod introduction;
 mod relay;
 pub(crate) mod settings;
+pub(crate) mod tls;
 pub(crate) mod variables;
 
 use std::cell::{Cell, RefCell};
@@ -63,9 +65,14 @@ async fn stream(
     group: &Group,
     client: &Transport,
 ) -> Status {
-    let mut selection = group.select(session, settings.tries.next_upstream_tries);
     session.doing = " while connecting to upstream";
-    let (asker, asking) = (&mut Asker(session), &ByConnection(settings));
+    let secured = match tls::prepare(session, settings, group.name()).await {
+        Ok(secured) => secured,
+        Err(status) => return status,
+    };
+    let mut selection = group.select(session, settings.tries.next_upstream_tries);
+    let secured = secured.as_ref();
+    let (asker, asking) = (&mut Asker(session), &ByConnection { settings, secured });
     let answered = match ::upstream::ask(asker, &mut None, &mut selection, asking).await {
         Ok(Ok(answered)) => answered,
         Ok(Err(unanswered)) => return Status::of(unanswered.status),
@@ -81,7 +88,8 @@ async fn stream(
     let lease = RefCell::new(lease);
     note_began(session, &lease);
     session.doing = " while proxying connection";
-    relay::run(session, settings, client, &connection, &lease).await;
+    let rates = settings.rates(session);
+    relay::run(session, (settings, rates), client, &connection, &lease).await;
     Status::Ok
 }
 

@@ -6,10 +6,11 @@ use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use ::upstream::Lease;
+use bytes::Bytes;
 use engine::select::{Either, either};
 use transport::Transport;
 
-use super::settings::Proxy;
+use super::settings::{Proxy, Rates};
 use crate::session::Session;
 use crate::subject::{Counts, WithoutFields};
 
@@ -45,6 +46,8 @@ struct Way<'a> {
     received: &'a Cell<u64>,
     /// Bytes that the receiver has taken.
     sent: &'a Cell<u64>,
+    /// Bytes that it was sent before those of the sender.
+    introduced: u64,
     /// Bytes a second; 0 is no limit.
     rate: u64,
     settings: &'a Proxy,
@@ -60,7 +63,7 @@ struct Way<'a> {
 /// Carries bytes both ways, and logs how that ends.
 pub(super) async fn run(
     session: &Session,
-    settings: &Proxy,
+    (settings, rates): (&Proxy, Rates),
     client: &Transport,
     upstream: &Transport,
     lease: &RefCell<Option<Lease>>,
@@ -76,7 +79,8 @@ pub(super) async fn run(
         to: upstream,
         received: &session.received,
         sent: &attempt.sent,
-        rate: settings.upload_rate,
+        introduced: attempt.sent.get(),
+        rate: rates.upload,
         settings,
         began,
         active: &active,
@@ -88,7 +92,8 @@ pub(super) async fn run(
         to: client,
         received: &attempt.received,
         sent: &session.sent,
-        rate: settings.download_rate,
+        introduced: 0,
+        rate: rates.download,
         began: attempt.began,
         first_byte: Some(FirstByte {
             time: &attempt.first_byte_time,
@@ -96,6 +101,7 @@ pub(super) async fn run(
         }),
         ..up
     };
+    up.pass_on(session.preread.take());
     let (side, ended) = if settings.half_close {
         both(&up, &down).await
     } else {
@@ -150,8 +156,8 @@ impl Way<'_> {
     async fn carry(&self) -> Ended {
         loop {
             match self.receive().await {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(Some(bytes)) => self.pass_at_rate(bytes).await,
+                Ok(None) => break,
                 Err(ended) => return ended,
             }
             if self.to.backlog() > self.settings.buffer_size
@@ -159,7 +165,6 @@ impl Way<'_> {
             {
                 return ended;
             }
-            self.pace().await;
         }
         match self.wait_for_receiver(0).await {
             Ok(()) => Ended::Closed,
@@ -167,28 +172,34 @@ impl Way<'_> {
         }
     }
 
-    /// Receives once and passes what has come on. False at the end of what the sender has to say.
-    async fn receive(&self) -> Result<bool, Ended> {
+    /// Passes on what has been received already.
+    fn pass_on(&self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.received.set(self.received.get() + bytes.len() as u64);
+            self.to.push(bytes);
+            self.to.start_send();
+            self.note_sent();
+        }
+    }
+
+    /// What has come next; `None` at the end of what the sender has to say.
+    async fn receive(&self) -> Result<Option<Bytes>, Ended> {
         let timeout = self.settings.timeout;
         loop {
             let deadline = self.active.get() + timeout;
             match self.from.recv(Some(deadline)).await {
-                Ok(buffer) if buffer.is_empty() => return Ok(false),
+                Ok(buffer) if buffer.is_empty() => return Ok(None),
                 Ok(buffer) => {
                     self.active.set(engine::now());
-                    self.received.set(self.received.get() + buffer.len() as u64);
                     self.note_first_byte();
-                    self.to.push(buffer.into_bytes());
-                    self.to.start_send();
-                    self.note_sent();
-                    return Ok(true);
+                    return Ok(Some(buffer.into_bytes()));
                 }
                 Err(error) if is_timeout(&error) => {
                     if self.is_silent() {
                         return Err(Ended::Silence);
                     }
                 }
-                Err(_) => return Ok(false),
+                Err(_) => return Ok(None),
             }
         }
     }
@@ -221,21 +232,34 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// Waits where more has come than the rate allows so far, as nginx counts: by whole seconds,
-    /// the one under way included.
-    async fn pace(&self) {
+    /// Passes on what has been received, no faster than the rate allows, as nginx counts: by whole
+    /// seconds, the one under way included, and as long as each part takes at that rate.
+    async fn pass_at_rate(&self, mut bytes: Bytes) {
         if self.rate == 0 {
-            return;
+            return self.pass_on(bytes);
         }
-        let seconds = engine::now()
-            .saturating_duration_since(self.began)
-            .as_secs();
-        let allowed = self.rate.saturating_mul(seconds + 1);
-        let excess = self.received.get().saturating_sub(allowed);
-        if excess > 0 {
-            let wait = excess.saturating_mul(1000) / self.rate + 1;
+        while !bytes.is_empty() {
+            let elapsed = engine::now().saturating_duration_since(self.began);
+            let allowed = self.rate.saturating_mul(elapsed.as_secs() + 1);
+            let received = self.received.get();
+            if received >= allowed {
+                self.hold_back(received - allowed, 1).await;
+                continue;
+            }
+            let room = usize::try_from(allowed - received).unwrap_or(usize::MAX);
+            let part = bytes.split_to(room.min(bytes.len()));
+            let length = part.len() as u64;
+            self.pass_on(part);
+            self.hold_back(length, 0).await;
+        }
+    }
+
+    /// Waits for as long as so many bytes take at the rate, and some milliseconds more.
+    async fn hold_back(&self, bytes: u64, more: u64) {
+        let milliseconds = bytes.saturating_mul(1000) / self.rate.max(1) + more;
+        if milliseconds > 0 {
             self.held_back.set(self.held_back.get() + 1);
-            engine::sleep(Duration::from_millis(wait)).await;
+            engine::sleep(Duration::from_millis(milliseconds)).await;
             self.held_back.set(self.held_back.get() - 1);
             self.active.set(engine::now());
         }
@@ -254,7 +278,8 @@ impl Way<'_> {
     /// Counts what the receiver has taken so far.
     fn note_sent(&self) {
         let waiting = self.to.backlog() as u64;
-        self.sent.set(self.received.get().saturating_sub(waiting));
+        let pushed = self.introduced + self.received.get();
+        self.sent.set(pushed.saturating_sub(waiting));
     }
 
     fn note_first_byte(&self) {

@@ -10,10 +10,14 @@ use bytes::Bytes;
 use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, Word, parse};
 use engine::net::SocketOptions;
 use framework::compile::Compiler;
+use proto::proxy_protocol::Version;
 use rules::upstream::of_address;
 use transport::resolver::Resolving;
+use variables::size::{Size, WrittenSize};
 use variables::{Compiling as _, Text};
 
+use super::introduction::PROXY_PROTOCOL;
+use super::tls::{self, ProxyTls};
 use crate::session::Session;
 use crate::upstream::Group;
 
@@ -61,13 +65,14 @@ static PROXY_HALF_CLOSE: Setting<bool> =
              `off` the session ends when either end closes.",
         );
 
-static PROXY_UPLOAD_RATE: Setting<u64> = Setting::new("proxy_upload_rate", &["rate"], parse::size)
-    .contexts(CONTEXTS)
-    .default("0")
-    .manual("Bytes a second that are read from the client, for each session; 0 is no limit.");
+static PROXY_UPLOAD_RATE: Setting<WrittenSize> =
+    Setting::new("proxy_upload_rate", &["rate"], WrittenSize::parse)
+        .contexts(CONTEXTS)
+        .default("0")
+        .manual("Bytes a second that are read from the client, for each session; 0 is no limit.");
 
-static PROXY_DOWNLOAD_RATE: Setting<u64> =
-    Setting::new("proxy_download_rate", &["rate"], parse::size)
+static PROXY_DOWNLOAD_RATE: Setting<WrittenSize> =
+    Setting::new("proxy_download_rate", &["rate"], WrittenSize::parse)
         .contexts(CONTEXTS)
         .default("0")
         .manual("Bytes a second that are read from the server, for each session; 0 is no limit.");
@@ -128,6 +133,7 @@ pub(crate) const DIRECTIVES: &[&dyn Declared] = &[
     &PROXY_SOCKET_KEEPALIVE,
     &PROXY_REQUESTS,
     &PROXY_RESPONSES,
+    &PROXY_PROTOCOL,
 ];
 
 /// A line of `proxy_pass`.
@@ -146,18 +152,41 @@ pub(crate) struct Proxy {
     pub(crate) buffer_size: usize,
     pub(crate) half_close: bool,
     /// Bytes a second that are read from the client; 0 is no limit.
-    pub(crate) upload_rate: u64,
+    upload_rate: Size<Session>,
     /// Bytes a second that are read from the server; 0 is no limit.
-    pub(crate) download_rate: u64,
+    download_rate: Size<Session>,
     pub(crate) tries: Tries,
     /// What the sockets of connections are.
     pub(crate) socket: Socket,
     /// Who looks up names that variables give.
     pub(crate) resolving: Arc<Resolving>,
+    /// In which version a server is told who the client is.
+    pub(crate) proxy_protocol: Option<Version>,
+    /// TLS towards servers; `None` where they are spoken to in the clear.
+    pub(crate) tls: Option<ProxyTls>,
     /// Datagrams of a client that a session may have; 0 is no limit.
     pub(crate) requests: u64,
     /// Datagrams that answer each of the client's, if that is known.
     pub(crate) responses: Option<u64>,
+}
+
+/// Bytes a second that are read of either end; 0 is no limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    /// Of the client.
+    pub(crate) upload: u64,
+    /// Of the server.
+    pub(crate) download: u64,
+}
+
+impl Proxy {
+    /// How fast a session may be.
+    pub(crate) fn rates(&self, session: &mut Session) -> Rates {
+        Rates {
+            upload: self.upload_rate.evaluate(session, ""),
+            download: self.download_rate.evaluate(session, ""),
+        }
+    }
 }
 
 /// Whom sessions are passed on to.
@@ -186,8 +215,8 @@ pub(crate) fn of_server(
         timeout: server.get(&PROXY_TIMEOUT)?,
         buffer_size: count(server.get(&PROXY_BUFFER_SIZE)?),
         half_close: server.get(&PROXY_HALF_CLOSE)?,
-        upload_rate: server.get(&PROXY_UPLOAD_RATE)?,
-        download_rate: server.get(&PROXY_DOWNLOAD_RATE)?,
+        upload_rate: Size::compile(compiler, server.get(&PROXY_UPLOAD_RATE)?),
+        download_rate: Size::compile(compiler, server.get(&PROXY_DOWNLOAD_RATE)?),
         tries: tries(server)?,
         socket: Socket {
             options: SocketOptions {
@@ -197,6 +226,8 @@ pub(crate) fn of_server(
             name: Bytes::new(),
         },
         resolving: compiler.feature::<Resolving>(server)?,
+        proxy_protocol: server.get(&PROXY_PROTOCOL)?,
+        tls: tls::of_server(compiler, server)?,
         requests: server.get(&PROXY_REQUESTS)?,
         responses: server.written(&PROXY_RESPONSES)?,
     };

@@ -371,7 +371,7 @@ fn refuse<I: Incoming>(connection: &I, alert: u8) -> Begun {
 
 /// A host as it is looked up, as nginx reads it: in lower case, without its port or a dot at its end; `None` for what is no
 /// host.
-fn host(name: &[u8]) -> Option<Bytes> {
+pub fn host(name: &[u8]) -> Option<Bytes> {
     let host = proto::host::validate(name).ok()?;
     Some(host.name.of(name).to_ascii_lowercase().into())
 }

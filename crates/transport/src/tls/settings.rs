@@ -246,21 +246,13 @@ static EARLY_DATA: Setting<bool> = Setting::new("ssl_early_data", &["on | off"],
          not in tickets, so that each is used once.",
     );
 
-static ALPN: Setting<Vec<Vec<u8>>> = Setting::new("ssl_alpn", &["protocol ..."], |setter| {
-    let words = setter.lines().iter().flat_map(|line| &line.args);
-    let name = |word: &Word| {
-        let is_short = word.bytes.len() <= usize::from(u8::MAX);
-        let name = is_short.then(|| word.bytes.to_vec());
-        name.ok_or_else(|| Fault::at(word, "\"ssl_alpn\" protocol too long"))
-    };
-    words.map(name).collect()
-})
-.contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
-.arity(Arity::at_least(1))
-.manual(
-    "Names of protocols that clients may speak (ALPN), the preferred first. A client that offers \
-     others alone is refused. Without the directive whatever it offers is ignored.",
-);
+static ALPN: Setting<Vec<Vec<u8>>> = Setting::new("ssl_alpn", &["protocol ..."], alpn)
+    .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+    .arity(Arity::at_least(1))
+    .manual(
+        "Names of protocols that clients may speak (ALPN), the preferred first. A client that \
+         offers others alone is refused. Without the directive whatever it offers is ignored.",
+    );
 
 static STAPLING: Setting<bool> = Setting::new("ssl_stapling", &["on | off"], parse::flag)
     .contexts(OF_SERVERS)
@@ -817,6 +809,23 @@ fn words(setter: &Setter<'_>) -> Result<Vec<Word>, Fault> {
 
 fn word(setter: &Setter<'_>) -> Result<Word, Fault> {
     setter.word().cloned()
+}
+
+/// Names of protocols, as handshakes have them.
+fn alpn(setter: &Setter<'_>) -> Result<Vec<Vec<u8>>, Fault> {
+    let words = setter.lines().iter().flat_map(|line| &line.args);
+    let name = |word: &Word| {
+        let is_short = word.bytes.len() <= usize::from(u8::MAX);
+        let name = is_short.then(|| word.bytes.to_vec());
+        let fault = || {
+            Fault::at(
+                word,
+                format!("\"{}\" directive protocol too long", setter.name()),
+            )
+        };
+        name.ok_or_else(fault)
+    };
+    words.map(name).collect()
 }
 
 fn session_cache(setter: &Setter<'_>) -> Result<Caches, Fault> {

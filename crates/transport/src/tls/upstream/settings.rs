@@ -438,6 +438,18 @@ enum Agreed {
 }
 
 impl Secured {
+    /// The same, but the peer is offered these protocols (ALPN), in this generation.
+    #[must_use]
+    pub fn offering(self, protocols: Vec<Vec<u8>>, generation: u64) -> Secured {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols;
+        Secured {
+            config: Arc::new(config),
+            agreed: Agreed::Place(generation),
+            ..self
+        }
+    }
+
     /// Whether the certificate was read for this request.
     pub fn is_of_request(&self) -> bool {
         matches!(self.agreed, Agreed::Place(_))

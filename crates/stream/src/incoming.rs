@@ -1,0 +1,95 @@
+//! What comes before a session's content, as seen by those who read it: the header of the PROXY
+//! protocol, and the handshake of TLS.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use framework::counters::ThreadCounters;
+use framework::generation::Local;
+use logs::{ErrorLog, Level, Subject, Subsystem};
+use transport::Transport;
+use transport::client::Client;
+use transport::incoming::Incoming;
+
+use crate::plan::Server;
+use crate::session::Session;
+
+/// A session before anything is done with what its client says. Its lines of the error log say
+/// themselves what was being done.
+pub(crate) struct IncomingSession<'a> {
+    pub(crate) session: &'a Session,
+    transport: &'a Transport,
+    /// The server that has its lines: that of a name, once the client has asked for one.
+    server: RefCell<Arc<Server>>,
+}
+
+impl<'a> IncomingSession<'a> {
+    pub(crate) fn new(session: &'a Session, transport: &'a Transport) -> IncomingSession<'a> {
+        IncomingSession {
+            session,
+            transport,
+            server: RefCell::new(Arc::clone(&session.server)),
+        }
+    }
+
+    /// Has this server log what follows.
+    pub(crate) fn log_as(&self, server: &Arc<Server>) {
+        *self.server.borrow_mut() = Arc::clone(server);
+    }
+
+    /// The server that logs.
+    pub(crate) fn into_server(self) -> Arc<Server> {
+        self.server.into_inner()
+    }
+}
+
+impl Subject for IncomingSession<'_> {
+    fn admits(&self, level: Level) -> bool {
+        let error_log = Arc::clone(&self.server.borrow().error_log);
+        error_log.admits(level, Subsystem::Stream) || Subject::is_debugged(self)
+    }
+
+    fn with_log(&self, write: &mut dyn FnMut(&Arc<ErrorLog>)) {
+        let error_log = Arc::clone(&self.server.borrow().error_log);
+        write(&error_log);
+    }
+
+    fn is_debugged(&self) -> bool {
+        Subject::is_debugged(self.session)
+    }
+
+    fn subsystem(&self) -> Subsystem {
+        Subsystem::Stream
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.session.serial()
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> fmt::Result {
+        self.session.describe(out)
+    }
+}
+
+impl Incoming for IncomingSession<'_> {
+    fn client(&self) -> &Client {
+        &self.session.connection.client
+    }
+
+    fn transport(&self) -> &Transport {
+        self.transport
+    }
+
+    fn counts(&self) -> &ThreadCounters {
+        self.session.connection.worker.counts()
+    }
+
+    fn generation(&self) -> Rc<Local> {
+        Rc::clone(&self.session.generation)
+    }
+
+    // A session is never closed for another's sake.
+    fn set_idle(&self, _: bool) {}
+}

@@ -1,0 +1,64 @@
+//! `proxy_protocol`: what a session's server behind is told of its client before anything else.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_protocol>
+
+use bytes::Bytes;
+use conf::{Contexts, Setting, parse};
+use engine::net::Address;
+use proto::proxy_protocol::{self, Carried, Ends, Version};
+use transport::Transport;
+
+use crate::session::Session;
+
+/// `proxy_protocol`
+pub(super) static PROXY_PROTOCOL: Setting<Option<Version>> =
+    Setting::new("proxy_protocol", &["on | off | v2"], |setter| {
+        let versions = [
+            ("off", None),
+            ("on", Some(Version::V1)),
+            ("v2", Some(Version::V2)),
+        ];
+        parse::enumeration(setter, &versions)
+    })
+    .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+    .default("off")
+    .manual(
+        "Begins each connection to a server with a header of the PROXY protocol, which tells the \
+         client's address: `on` in version 1, a line of text, `v2` in binary. With UDP it stands \
+         before the session's first datagram, in the same datagram.",
+    );
+
+/// Sends the header to a peer that has just been connected to, where one is written.
+pub(super) fn push(session: &Session, version: Option<Version>, transport: &Transport) {
+    let introduction = of_session(session, version);
+    if introduction.is_empty() {
+        return;
+    }
+    if let Some(attempt) = session.attempts.last() {
+        attempt.sent.set(introduction.len() as u64);
+    }
+    transport.push(introduction);
+    transport.start_send();
+}
+
+/// The header for a session; empty where none is written.
+pub(super) fn of_session(session: &Session, version: Option<Version>) -> Bytes {
+    let Some(version) = version else {
+        return Bytes::new();
+    };
+    let ends = match (session.peer(), session.connection.local()) {
+        (Address::Inet(source), Address::Inet(destination)) => Some(Ends {
+            source: *source,
+            destination: *destination,
+        }),
+        _ => None,
+    };
+    let carried = if session.connection.is_datagrams() {
+        Carried::Datagrams
+    } else {
+        Carried::Streams
+    };
+    let mut header = Vec::new();
+    proxy_protocol::append_with_checksum(version, ends, carried, &mut header);
+    header.into()
+}

@@ -1,0 +1,135 @@
+//! `proxy_ssl` and its family: TLS towards the servers that sessions are passed on to.
+//!
+//! <https://nginx.org/en/docs/stream/ngx_stream_proxy_module.html#proxy_ssl>. The directives stand in
+//! `transport::tls::upstream::settings`, the same as http's; here is what only sessions have.
+
+use bytes::Bytes;
+use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setting, Template, parse};
+use framework::compile::Compiler;
+use logs::network::TIMED_OUT;
+use transport::Transport;
+use transport::tls::upstream::settings::{Family, NotSecured, Secured, UpstreamTls, secure};
+
+use variables::{Compiling as _, Text};
+
+use super::settings::Proxy;
+use crate::session::{Session, Status};
+
+const CONTEXTS: Contexts = Contexts::STREAM.or(Contexts::STREAM_SERVER);
+
+/// The directives that http has as well.
+static FAMILY: Family = Family::of("proxy_", CONTEXTS);
+
+static PROXY_SSL: Setting<bool> = Setting::new("proxy_ssl", &["on | off"], parse::flag)
+    .contexts(CONTEXTS)
+    .default("off")
+    .manual("Whether servers that connections are passed on to are spoken to by TLS.");
+
+static PROXY_SSL_ALPN: Setting<Vec<Template>> =
+    Setting::new("proxy_ssl_alpn", &["protocol ..."], |setter| {
+        let words = setter.lines().iter().flat_map(|line| &line.args);
+        words.map(Template::parse).collect()
+    })
+    .contexts(CONTEXTS)
+    .arity(Arity::at_least(1))
+    .inherit(Inherit::Value)
+    .manual(
+        "Names of protocols that servers are offered (ALPN), the preferred first. Variables may be \
+         used, such as `$ssl_alpn_protocol`; an empty name is left out.",
+    );
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PROXY_SSL, &PROXY_SSL_ALPN];
+
+/// Those that http has as well.
+pub(crate) static FAMILY_DIRECTIVES: [&dyn Declared; 15] = FAMILY.all();
+
+/// Looks at what nothing may use and nginx looks at where it meets it.
+pub(crate) fn check_unused(compiler: &Compiler<'_>, root: ScopeRef<'_>) {
+    FAMILY.check_unused::<Session>(compiler, root);
+}
+
+/// TLS as a server wants it towards those behind.
+pub(crate) struct ProxyTls {
+    tls: UpstreamTls<Session>,
+    /// What is offered, where that holds variables.
+    protocols: Vec<Text<Session>>,
+}
+
+/// What a server says of it; `None` where those behind are spoken to in the clear.
+pub(super) fn of_server(
+    compiler: &Compiler<'_>,
+    server: ScopeRef<'_>,
+) -> Result<Option<ProxyTls>, Fault> {
+    if !server.get(&PROXY_SSL)? {
+        return Ok(None);
+    }
+    let written = server.written(&PROXY_SSL_ALPN)?.unwrap_or_default();
+    let texts = written.iter().map(|template| compiler.text(template));
+    let texts: Vec<Text<Session>> = texts.collect();
+    let fixed: Option<Vec<&Bytes>> = texts.iter().map(Text::literal).collect();
+    let (offered, protocols) = match fixed {
+        Some(fixed) => (names(fixed), Vec::new()),
+        None => (Vec::new(), texts),
+    };
+    let tls = FAMILY.compile::<Session>(compiler, server, offered)?;
+    Ok(Some(ProxyTls { tls, protocols }))
+}
+
+/// The names that can be offered.
+fn names<T: AsRef<[u8]>>(names: Vec<T>) -> Vec<Vec<u8>> {
+    let names = names.iter().map(|name| name.as_ref().to_vec());
+    let is_name = |name: &Vec<u8>| (1..=usize::from(u8::MAX)).contains(&name.len());
+    names.filter(is_name).collect()
+}
+
+/// Name and certificate for a session that goes to this host, where TLS is spoken.
+///
+/// # Errors
+/// How the session ends whose certificate cannot be loaded.
+pub(super) async fn prepare(
+    session: &mut Session,
+    settings: &Proxy,
+    host: &[u8],
+) -> Result<Option<Secured>, Status> {
+    let Some(ProxyTls { tls, protocols }) = &settings.tls else {
+        return Ok(None);
+    };
+    let generation = session.generation.generation.number;
+    let secured = match tls.prepare(session, host, generation).await {
+        Ok(secured) => secured,
+        Err(failed) => {
+            logs::error!(session, Error, "{failed}");
+            return Err(Status::InternalServerError);
+        }
+    };
+    if protocols.is_empty() {
+        return Ok(Some(secured));
+    }
+    let offered = protocols.iter().map(|text| text.evaluate(session));
+    let offered = names(offered.collect());
+    Ok(Some(secured.offering(offered, generation)))
+}
+
+/// Makes a connection to a peer secure, where that is wanted.
+///
+/// # Errors
+/// They have been logged, and tell of the peer.
+pub(super) async fn shake_hands(
+    session: &mut Session,
+    settings: &Proxy,
+    transport: &Transport,
+    secured: Option<&Secured>,
+) -> Result<(), NotSecured> {
+    let Some(secured) = secured else {
+        return Ok(());
+    };
+    session.doing = " while SSL handshaking to upstream";
+    let deadline = engine::now() + settings.tries.connect_timeout;
+    let shaken = secure(transport, secured, deadline, session, "").await;
+    if shaken == Err(NotSecured::TimedOut) {
+        logs::error!(session, Error, "upstream timed out {TIMED_OUT}");
+    }
+    session.doing = " while connecting to upstream";
+    shaken
+}

@@ -1,0 +1,63 @@
+//! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with what such a
+//! header tells.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use conf::{Contexts, Declared, Setting, parse};
+use engine::Buffer;
+use engine::net::Address;
+use rules::realip::ByProxy;
+use transport::proxy_protocol::{LENGTH_MAX, NoHeader, receive};
+
+use crate::incoming::IncomingSession;
+use crate::session::{Session, Status};
+
+/// `proxy_protocol_timeout`
+pub(crate) static PROXY_PROTOCOL_TIMEOUT: Setting<Duration> =
+    Setting::new("proxy_protocol_timeout", &["time"], parse::milliseconds)
+        .contexts(Contexts::STREAM.or(Contexts::STREAM_SERVER))
+        .default("30s")
+        .manual("How long a header of the PROXY protocol may take to come.");
+
+/// The directives of this file.
+pub(crate) const DIRECTIVES: &[&dyn Declared] = &[&PROXY_PROTOCOL_TIMEOUT];
+
+/// Reads the header that a session begins with, and keeps what it tells; what has come behind it.
+///
+/// # Errors
+/// How a session without one ends.
+pub(crate) async fn read(session: &Session) -> Result<Buffer, Status> {
+    let connection = Rc::clone(&session.connection);
+    let Some(transport) = connection.transport() else {
+        return Ok(Buffer::empty()); // no configuration has the header for datagrams
+    };
+    let deadline = engine::now() + session.server.proxy_protocol_timeout;
+    let incoming = IncomingSession::new(session, transport);
+    let received = receive(&incoming, LENGTH_MAX, deadline).await;
+    received.map_err(|missing| match missing {
+        NoHeader::Missing => Status::Ok,
+        NoHeader::Broken => Status::BadRequest,
+    })
+}
+
+/// Sessions for `set_real_ip_from`.
+pub(crate) struct Told;
+
+impl ByProxy<Session> for Told {
+    fn own_peer(session: &Session) -> &Address {
+        session.connection.peer()
+    }
+
+    fn field<'a>(_: &'a Session, _: &[u8]) -> Option<&'a [u8]> {
+        None
+    }
+
+    fn is_told(session: &Session) -> bool {
+        session.told_peer.is_some()
+    }
+
+    fn tell(session: &mut Session, peer: Address) {
+        session.told_peer = Some(peer);
+    }
+}

@@ -1,0 +1,73 @@
+//! Sizes and rates that may hold variables, such as `limit_rate $rate`.
+//!
+//! What such a size bounds is the business of the directive that has it.
+
+use conf::{Fault, Setter, Template, parse};
+use framework::compile::Compiler;
+
+use crate::{Compiling as _, Context, Text};
+
+/// A size as written.
+#[derive(Clone, Debug)]
+pub enum WrittenSize {
+    /// Without variables.
+    Fixed(u64),
+    /// With variables.
+    Variable(Template),
+}
+
+impl WrittenSize {
+    /// Reads the only argument of a line: [`conf::Setting`]'s parse function.
+    ///
+    /// # Errors
+    /// What is no size, and what is no variable's name.
+    pub fn parse(setter: &Setter<'_>) -> Result<WrittenSize, Fault> {
+        let word = setter.word()?;
+        if word.bytes.contains(&b'$') {
+            return Template::parse(word).map(WrittenSize::Variable);
+        }
+        parse::size(setter).map(WrittenSize::Fixed)
+    }
+}
+
+/// A size for contexts of a kind.
+pub enum Size<C> {
+    /// The same for all.
+    Fixed(u64),
+    /// Each context's own.
+    Text(Text<C>),
+}
+
+impl<C> Clone for Size<C> {
+    fn clone(&self) -> Size<C> {
+        match self {
+            Size::Fixed(bytes) => Size::Fixed(*bytes),
+            Size::Text(text) => Size::Text(text.clone()),
+        }
+    }
+}
+
+impl<C: Context> Size<C> {
+    /// Compiles what was written.
+    pub fn compile(compiler: &Compiler<'_>, written: WrittenSize) -> Size<C> {
+        match written {
+            WrittenSize::Fixed(bytes) => Size::Fixed(bytes),
+            WrittenSize::Variable(template) => Size::Text(compiler.text(&template)),
+        }
+    }
+
+    /// Its bytes for this context; 0 where variables give no size, which the log is told. `doing` ends that line.
+    pub fn evaluate(&self, context: &mut C, doing: &str) -> u64 {
+        let text = match self {
+            Size::Fixed(bytes) => return *bytes,
+            Size::Text(text) => text,
+        };
+        let value = text.evaluate(context);
+        let size = std::str::from_utf8(&value).ok().and_then(parse::size_text);
+        size.unwrap_or_else(|| {
+            let value = logs::Printable(&value);
+            logs::error!(context, Error, "invalid size \"{value}\"{doing}");
+            0
+        })
+    }
+}
