@@ -12,10 +12,7 @@ use support::tls;
 #[test]
 fn certbot_finds_edits_and_reloads() {
     let program = std::env::var_os("CERTBOT").unwrap_or_else(|| "certbot".into());
-    let plugins = Command::new(&program)
-        .args(["plugins", "--config-dir", "/nonexistent"])
-        .output();
-    if plugins.is_err() {
+    if Command::new(&program).arg("--version").output().is_err() {
         eprintln!("skipped: no certbot here");
         return;
     }

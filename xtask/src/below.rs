@@ -17,9 +17,9 @@ const BELOW: &[&str] = &[
     "crates/variables/",
 ];
 
-/// Directives of modules that a parameter of `listen`, or the rest of a family's name behind its
+/// Directives of modules that a parameter of `listen` or `resolver`, or the rest of a family's name behind its
 /// prefix, is called as well.
-const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify"];
+const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify", "status_zone"];
 
 /// Where modules stand.
 const MODULES: &str = "crates/modules/";

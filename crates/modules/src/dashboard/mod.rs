@@ -1,6 +1,7 @@
 //! `dashboard`: a page that shows what the API of the same server says. Ours; NGINX Plus brings a file of its own.
 //!
-//! The page, its style and its script are in the program. It asks nobody but the API, and `Content-Security-Policy` holds it to that.
+//! The page, its style and its script are in the program. The page asks the API alone, and
+//! `Content-Security-Policy` holds it to that.
 //! Described in docs/api.md.
 
 use bytes::Bytes;

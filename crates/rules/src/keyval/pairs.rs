@@ -1,6 +1,7 @@
 //! What a zone of `keyval_zone` holds: values by keys, for as long as each is kept.
 //!
-//! Those who look a value up share a lock that nobody holds for longer than a search. Nothing here writes to a disk: see [`saved`].
+//! Requests that look a value up share a lock that is held for a search and no longer. Nothing here
+//! writes to a disk: see [`saved`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
