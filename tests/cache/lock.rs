@@ -317,8 +317,8 @@ fn who_waits_for_another_variant_asks_for_its_own() {
             if number == 0 {
                 first.pass();
             }
-            let lines = head.lines();
-            let line = lines.filter(|line| line.starts_with("X-Which")).last();
+            let mut lines = head.lines();
+            let line = lines.rfind(|line| line.starts_with("X-Which"));
             let which: usize = line.unwrap()[9..].parse().unwrap();
             ok("Vary: X-Which\r\n", &pattern(LENGTH + which))
         });

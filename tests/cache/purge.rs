@@ -100,8 +100,8 @@ fn variants_and_slices_go_together() {
              proxy_cache_key $uri$slice_range; proxy_cache_purge PURGE; }",
         |head, _| {
             if !head.contains("\r\nRange: ") {
-                let lines = head.lines();
-                let line = lines.filter(|line| line.starts_with("X-Which")).last();
+                let mut lines = head.lines();
+                let line = lines.rfind(|line| line.starts_with("X-Which"));
                 return ok("Vary: X-Which\r\n", line.unwrap_or("").as_bytes());
             }
             let (first, last) = asked_range(head);

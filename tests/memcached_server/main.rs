@@ -271,9 +271,9 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let (code, text) = refused(&["-u", "root", "-l", "127.0.0.1", "-U", "11211"]);
+    let (code, text) = refused(&["-u", "root", "-l", "127.0.0.1", "-Z"]);
     assert!(
-        code == Some(1) && text.contains("-U: UDP is not here yet"),
+        code == Some(1) && text.contains("-Z: TLS is not here yet"),
         "{text}"
     );
     let (code, text) = refused(&["-u", "no-such-user", "-l", "127.0.0.1", "-p", "-1"]);

@@ -222,6 +222,9 @@ fn now() -> u64 {
 }
 
 /// Seconds since 1970.
+/// A cache's zone, and the folder of its answers.
+type ZonedStore = (Arc<Zone>, Arc<DiskStore>);
+
 fn wall() -> i64 {
     i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
 }
@@ -242,8 +245,8 @@ impl Cache {
         found.map(|it| it.seconds).filter(|seconds| *seconds > 0)
     }
 
-    /// Where this request's answers lie; the inner error is the status to answer with.
-    fn store(&self, request: &mut Request) -> Result<Option<(Arc<Zone>, Arc<DiskStore>)>, u16> {
+    /// Where this request's answers lie; the error is the status to answer with.
+    fn store(&self, request: &mut Request) -> Result<Option<ZonedStore>, u16> {
         let of_zone = |zone: &Arc<Zone>| {
             let store = zone.state().store(zone.settings())?;
             Some((Arc::clone(zone), Arc::clone(store)))
