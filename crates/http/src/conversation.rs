@@ -82,7 +82,9 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
             })
             .await
         };
-        match Rc::try_unwrap(connection) {
+        // The connection itself is in no variable while something is awaited here: idle connections
+        // would need room for it twice.
+        let shared = match Rc::try_unwrap(connection) {
             Ok(connection) => {
                 // A slow client may still be taking responses: the rest of sending, and then
                 // closing, is the engine's.
@@ -93,9 +95,13 @@ pub fn serve(connection: Rc<Connection>, registered: Registered) -> impl Future<
                     After::Close { .. } => connection.stream.finish(),
                     _ => {}
                 }
+                None
             }
-            // Something that outlives its request still knows the client by it.
-            Err(connection) => Box::pin(part(connection, after)).await,
+            Err(connection) => Some(connection),
+        };
+        // Something that outlives its request still knows the client by it.
+        if let Some(connection) = shared {
+            Box::pin(part(connection, after)).await;
         }
         drop(registered);
     }

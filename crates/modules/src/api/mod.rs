@@ -1,8 +1,10 @@
 //! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus documents it.
 //!
-//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. [`endpoint`] says what a path is about, `show` writes
-//! objects with the fields that are asked for, a file each what there is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
-//! servers of groups, `keyvals` pairs of keys and values; [`protection`] says who may. [`failure`] has what is answered where something is wrong.
+//! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what a
+//! path is about, `show` writes objects with the fields that are asked for, a file each what there is
+//! to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
+//! servers of groups, `keyvals` pairs of keys and values; `protection` says who may. `failure` has
+//! what is answered where something is wrong.
 //! Described in docs/api.md.
 
 mod endpoint;
