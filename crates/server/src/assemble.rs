@@ -151,8 +151,10 @@ mod tests {
             shown,
             [
                 "dav_ext_lock locks 49152: timeout=90 locks=0",
-                "limit_req rates 32768: key=$arg_k rate=2000 keys=0",
-                "limit_conn connections 40960: key=$arg_c keys=0",
+                "limit_req rates 32768: key=$arg_k rate=2000 keys=0 passed=0 delayed=0 rejected=0 \
+                 delayed_dry_run=0 rejected_dry_run=0",
+                "limit_conn connections 40960: key=$arg_c keys=0 passed=0 rejected=0 \
+                 rejected_dry_run=0",
             ]
         );
     }
