@@ -63,8 +63,8 @@ fn configurations_are_accepted() {
     }
 }
 
-/// Puts the files that a configuration names beside it: of parameters as Debian's nginx brings them,
-/// and certificates.
+/// Puts the files that a configuration names beside it: of parameters as Debian's nginx brings
+/// them, and certificates.
 fn add_included(folder: &Folder, text: &str) {
     let certificates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     for (name, from) in [

@@ -1,5 +1,6 @@
-//! `api` from outside: what it shows, what it changes under load, over reloads and by many at once, and whom it refuses. Paths, members,
-//! statuses and codes by nginx.org's description of the API; nginx itself has none of it.
+//! `api` from outside: what it shows, what it changes under load, over reloads and by many at once,
+//! and whom it refuses. Paths, members, statuses and codes by nginx.org's description of the API;
+//! nginx itself has none of it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -689,7 +690,8 @@ fn servers_come_and_go_under_load() {
     assert_eq!(get(&server, "/http/upstreams/u")["zombies"], 0);
 }
 
-/// Requests by zone, over a reload and from a reset on. A location within another is counted as that is, unless it says otherwise.
+/// Requests by zone, over a reload and from a reset on. A location within another is counted as
+/// that is, unless it says otherwise.
 #[test]
 fn requests_are_counted_by_zone() {
     if is_nginx() {
@@ -975,7 +977,8 @@ fn pairs_of_keys_and_values() {
         (value("text", "a"), fs::read_to_string(file).unwrap()),
         (".".into(), "{}\n".into())
     );
-    // A worker process that is started again finds what has been written since the configuration was read.
+    // A worker process that is started again finds what has been written since the configuration
+    // was read.
     assert_eq!(change(&server, "POST", text, r#"{"s":"kept"}"#).0, 201);
     let workers = server.workers();
     support::signal(workers[0], "KILL");
@@ -990,7 +993,8 @@ fn pairs_of_keys_and_values() {
     });
 }
 
-/// The page and what belongs to it come from one place, which says that nothing else is to be asked.
+/// The page and what belongs to it come from one place, which says that nothing else is to be
+/// asked.
 #[test]
 fn a_dashboard_of_its_own() {
     if is_nginx() {
@@ -1055,7 +1059,8 @@ fn a_dashboard_of_its_own() {
     }
 }
 
-/// Handshakes with clients, failed ones, and those that go on with an earlier session. Who leaves without a word has begun none.
+/// Handshakes with clients, failed ones, and those that go on with an earlier session. Who leaves
+/// without a word has begun none.
 #[test]
 fn handshakes_are_counted() {
     if is_nginx() {

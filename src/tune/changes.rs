@@ -183,7 +183,8 @@ fn report(plan: &Plan, machine: &Machine, unit_file: &Path) -> Done {
     done
 }
 
-/// Takes back what has been applied. Settings that an administrator has changed since stay as they are.
+/// Takes back what has been applied. Settings that an administrator has changed since stay as they
+/// are.
 pub(super) fn undo(machine: &Machine) -> Result<Done, String> {
     let root = &machine.root;
     let mut done = Done::new();

@@ -1,5 +1,5 @@
-//! `*_cache_purge` in its three forms. nginx has none of them: what is expected stands in NGINX Plus'
-//! and ngx_cache_purge's manuals.
+//! `*_cache_purge` in its three forms. nginx has none of them: what is expected stands in NGINX
+//! Plus' and ngx_cache_purge's manuals.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! `*_cache_revalidate`, and what is done about upstreams that fail while an entry stands in for them.
+//! `*_cache_revalidate`, and what is done about upstreams that fail while an entry stands in for
+//! them.
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! One program takes another one's place while it serves: nginx Tidegate's, Tidegate nginx's, and a
 //! newer Tidegate an older one's.
 //!
-//! `NGINX_BINARY` names the nginx, default `/usr/sbin/nginx`. UDP needs one with the module `stream`
-//! built in.
+//! `NGINX_BINARY` names the nginx, default `/usr/sbin/nginx`. UDP needs one with the module
+//! `stream` built in.
 
 mod failures;
 mod handover;

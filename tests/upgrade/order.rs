@@ -1,6 +1,6 @@
 //! Signals in every order: what the two programs of an upgrade are, and what each signal to either
-//! makes of them, as states and a table. A walk over all of them sends each signal in each state and
-//! waits for what the table says. nginx alone walks the same way, so the table is nginx's.
+//! makes of them, as states and a table. A walk over all of them sends each signal in each state
+//! and waits for what the table says. nginx alone walks the same way, so the table is nginx's.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;

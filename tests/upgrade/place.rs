@@ -1,4 +1,5 @@
-//! A folder in which one program takes another one's place: nginx and Tidegate, by one configuration.
+//! A folder in which one program takes another one's place: nginx and Tidegate, by one
+//! configuration.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

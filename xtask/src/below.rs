@@ -17,8 +17,8 @@ const BELOW: &[&str] = &[
     "crates/variables/",
 ];
 
-/// Directives of modules that a parameter of `listen` or `resolver`, or the rest of a family's name behind its
-/// prefix, is called as well.
+/// Directives of modules that a parameter of `listen` or `resolver`, or the rest of a family's name
+/// behind its prefix, is called as well.
 const NAMESAKES: &[&str] = &["proxy_protocol", "ssl_verify", "status_zone"];
 
 /// Where modules stand.

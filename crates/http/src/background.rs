@@ -4,8 +4,8 @@
 //! after them, so that a client cannot have more of them at work than its connections allow; the
 //! response itself waits for none. A request that is given up takes them with it.
 //!
-//! Neither its request nor its connection waits for what [`detach`] starts, and it goes on where they
-//! end.
+//! Neither its request nor its connection waits for what [`detach`] starts, and it goes on where
+//! they end.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -131,8 +131,8 @@ impl Drop for End {
     }
 }
 
-/// Has a request ([`Request::detached`]) answered by what answers in its plan. The answer is dropped
-/// as soon as it has a head.
+/// Has a request ([`Request::detached`]) answered by what answers in its plan. The answer is
+/// dropped as soon as it has a head.
 pub fn detach(mut child: Box<Request>) {
     engine::spawn(async move {
         let mut exchange = Exchange::sink();

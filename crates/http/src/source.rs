@@ -66,8 +66,8 @@ pub trait Source: fmt::Debug {
         Poll::Pending
     }
 
-    /// How many bytes of it may wait for a slow client outside of it, as far as there is a choice: 0
-    /// where nothing of it is buffered. `None` for as many as of any response.
+    /// How many bytes of it may wait for a slow client outside of it, as far as there is a choice:
+    /// 0 where nothing of it is buffered. `None` for as many as of any response.
     fn queued_max(&self) -> Option<usize> {
         None
     }

@@ -26,9 +26,9 @@ pub(crate) fn answer(words: Words<'_>, shared: &Shared, moment: Moment, out: &mu
         form: Form::Lines,
     };
     match tell(words, shared, moment, report) {
-        Told::Facts => out.line("END"),
-        Told::Reset => out.line("RESET"),
-        Told::Unknown => out.line(command::ERROR),
+        Outcome::Listed => out.line("END"),
+        Outcome::Reset => out.line("RESET"),
+        Outcome::Unknown => out.line(command::ERROR),
     }
 }
 
@@ -43,10 +43,10 @@ pub(crate) fn answer_packet(
     let form = Form::Packets(head);
     match tell(Words::of(key), shared, moment, Report { out, form }) {
         // A packet without a name is the last.
-        Told::Facts | Told::Reset => {
+        Outcome::Listed | Outcome::Reset => {
             out.text(&head.response(Status::Done, Lengths::default(), 0));
         }
-        Told::Unknown => {
+        Outcome::Unknown => {
             let text = Status::NotFound.text();
             let lengths = Lengths {
                 value: text.len(),
@@ -58,22 +58,23 @@ pub(crate) fn answer_packet(
     }
 }
 
-/// What has been told.
-enum Told {
-    Facts,
+/// How a request for statistics was answered.
+enum Outcome {
+    /// By statistics, behind which an end is due.
+    Listed,
     /// Counting begins anew.
     Reset,
     /// There is no such kind of statistics.
     Unknown,
 }
 
-fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Report<'_>) -> Told {
+fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Report<'_>) -> Outcome {
     match words.next() {
         None => general(shared, moment, &mut report),
         Some(b"settings") => settings(shared, &mut report),
         Some(b"reset") => {
             shared.cache.forget_counts();
-            return Told::Reset;
+            return Outcome::Reset;
         }
         // There are no slabs, and sizes are not counted.
         Some(b"items") => {}
@@ -82,9 +83,9 @@ fn tell(mut words: Words<'_>, shared: &Shared, moment: Moment, mut report: Repor
             report.stat("total_malloced", shared.cache.store.counts().occupied);
         }
         Some(b"sizes") => report.stat("sizes_status", "disabled"),
-        Some(_) => return Told::Unknown,
+        Some(_) => return Outcome::Unknown,
     }
-    Told::Facts
+    Outcome::Listed
 }
 
 /// Where statistics are written.

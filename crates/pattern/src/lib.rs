@@ -6,9 +6,9 @@
 //! linear in the subject, and as one whose time is also short (`bits`) where a subject could make
 //! the former slow. All else runs on PCRE2's interpreter, within bounds ([`STEPS_MAX`]). Where
 //! those are reached, a regular pattern that is as wide or wider may still say that there is no
-//! match (`verdict`). Where it does not, or a subject is not UTF-8 though the pattern asks for it, the match is
-//! [`Undecided`]: that is neither yes nor no, and the server must not take it for either. Of long
-//! lists a [`Prefilter`] says which patterns must be asked at all.
+//! match (`verdict`). Where it does not, or a subject is not UTF-8 though the pattern asks for it,
+//! the match is [`Undecided`]: that is neither yes nor no, and the server must not take it for
+//! either. Of long lists a [`Prefilter`] says which patterns must be asked at all.
 //!
 //! Deliberately not here: requests, variables, logs, configuration. The references are pcre2pattern(3) and
 //! `src/pcre2_compile.c` of PCRE2 10.46, and `src/core/ngx_regex.c` of nginx 1.31 for options and words.

@@ -5,8 +5,8 @@
 //! may begin or end a match any number of times need do so only as often as it must. Hostile
 //! patterns mostly lose their depth by that, so that [`crate::bits`] can take them.
 //!
-//! What is not regular has a regular pattern that is wider ([`parser::parse_wider`]). Where that one
-//! does not match, nothing does. The same stands in for counts that are too large.
+//! What is not regular has a regular pattern that is wider ([`parser::parse_wider`]). Where that
+//! one does not match, nothing does. The same stands in for counts that are too large.
 
 use crate::ast::Ast;
 use crate::bits::Bits;

@@ -85,8 +85,9 @@ pub trait Worker {
     /// [`Events::drained`] at last.
     fn quit(&mut self);
 
-    /// The same where another program accepts in this one's place: connections that are idle may be served once more, so
-    /// that no request is lost that is on its way. May be followed by [`quit`](Worker::quit).
+    /// The same where another program accepts in this one's place: connections that are idle may be
+    /// served once more, so that no request is lost that is on its way. May be followed by
+    /// [`quit`](Worker::quit).
     fn drain(&mut self) {
         self.quit();
     }

@@ -3,8 +3,8 @@
 //! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt> is the specification (*Retrieval command*); the reference for
 //! what is taken and for words is `ngx_http_memcached_module`.
 //!
-//! What a server reads is [`command`], [`meta`] for the meta protocol, and [`binary`]; [`datagram`] has
-//! the head that each has over UDP.
+//! What a server reads is [`command`], [`meta`] for the meta protocol, and [`binary`]; [`datagram`]
+//! has the head that each has over UDP.
 //!
 //! Not here: storing, and more than one key a request.
 

@@ -86,7 +86,8 @@ impl Access {
         self.rules.is_empty()
     }
 
-    /// Whether they deny those whom no rule names: `None` where none is about all of them, or all of a family of addresses.
+    /// Whether they deny those whom no rule names: `None` where none is about all of them, or all
+    /// of a family of addresses.
     pub fn denies_by_default(&self) -> Option<bool> {
         let of_all = |rule: &&Rule| match rule.network {
             Network::All => true,

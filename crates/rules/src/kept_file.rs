@@ -1,7 +1,9 @@
-//! Files that the configuration is read from and the workers write: servers of groups, pairs of keys and values.
+//! Files that the configuration is read from and the workers write: servers of groups, pairs of
+//! keys and values.
 //!
-//! A configuration is compiled from what the master has read. These files may have been written since: a worker process that is started
-//! again, because the one before has died, takes what is there now, and goes back to what the master has read only where it cannot.
+//! A configuration is compiled from what the master has read. These files may have been written
+//! since: a worker process that is started again, because the one before has died, takes what is
+//! there now, and goes back to what the master has read only where it cannot.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -40,7 +42,8 @@ pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     });
     let placed = written.and_then(|()| fs::rename(&beside, path));
     placed.inspect_err(|_| {
-        // What could not be written whole is of no use; where it could not be made, it is not there.
+        // What could not be written whole is of no use; where it could not be made, it is not
+        // there.
         let _ = fs::remove_file(&beside);
     })
 }

@@ -1,8 +1,9 @@
-//! What protocols with clients have in common, for any kind of context: `allow` and `deny`, `limit_conn`, `realip`, `geoip2`, `keyval`,
-//! `server_name`, `access_log` with its formats, and the `upstream` block.
+//! What protocols with clients have in common, for any kind of context: `allow` and `deny`,
+//! `limit_conn`, `realip`, `geoip2`, `keyval`, `server_name`, `access_log` with its formats, and
+//! the `upstream` block.
 //!
-//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`], [`realip::ByProxy`], [`upstream::Upstreams`]), when each is
-//! asked, and what comes of the answer.
+//! A protocol says what its context is ([`access_log::Logged`], [`limit_conn::Counted`],
+//! [`realip::ByProxy`], [`upstream::Upstreams`]), when each is asked, and what comes of the answer.
 
 pub mod access;
 pub mod access_log;

@@ -203,8 +203,8 @@ pub struct ServerNames<C, S> {
     /// By prefix with its trailing dot (`mail.`).
     prefixes: Map<Vec<u8>, Arc<S>>,
     regexes: Regexes<(Arc<Regex<C>>, Arc<S>)>,
-    /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as with nginx no later line
-    /// can have them.
+    /// Bare names of which the form with a dot before them was ignored: they lead nowhere, and as
+    /// with nginx no later line can have them.
     reserved: Map<Vec<u8>, ()>,
 }
 
@@ -226,7 +226,8 @@ impl<C: Context, S> ServerNames<C, S> {
         !(self.exact.is_empty() && self.suffixes.is_empty() && self.prefixes.is_empty())
     }
 
-    /// Adds a name; false when the address has it already, be it of the same server (nginx warns and ignores the later one).
+    /// Adds a name; false when the address has it already, be it of the same server (nginx warns
+    /// and ignores the later one).
     pub fn add(&mut self, name: Name<C>, server: &Arc<S>) -> bool {
         match name {
             Name::Exact(name) if self.reserved.contains_key(&name) => false,
@@ -265,8 +266,8 @@ impl<C: Context, S> ServerNames<C, S> {
             .chain(self.regexes.all().iter().map(|(_, server)| server))
     }
 
-    /// Whether a name is matched by a regex that captures. As in nginx the last one tells: where it does not, what others before it
-    /// would capture is not asked for.
+    /// Whether a name is matched by a regex that captures. As in nginx the last one tells: where it
+    /// does not, what others before it would capture is not asked for.
     pub fn may_capture(&self) -> bool {
         let last = self.regexes.all().last();
         last.is_some_and(|(regex, _)| regex.has_groups())
@@ -312,7 +313,8 @@ impl<C: Context, S> ServerNames<C, S> {
             return Ok(Some((Matched::Exact, server)));
         }
         if !self.suffixes.is_empty() {
-            // From the left, so that the longest suffix is met first. Before the dot there may be nothing.
+            // From the left, so that the longest suffix is met first. Before the dot there may be
+            // nothing.
             for dot in memchr::memchr_iter(b'.', host) {
                 let suffix = host.get(dot..).unwrap_or_default();
                 if let Some((suffix, server)) = self.suffixes.get_key_value(suffix) {

@@ -1,5 +1,5 @@
-//! `pass`: a connection is handed over to the server that listens on another address of this program,
-//! of whatever protocol, as if it had been accepted there.
+//! `pass`: a connection is handed over to the server that listens on another address of this
+//! program, of whatever protocol, as if it had been accepted there.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_pass_module.html>. No bytes are copied, and the log of
 //! sessions says nothing of it: the connection is the other server's from then on.

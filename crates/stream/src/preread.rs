@@ -1,8 +1,8 @@
 //! What a client says first, looked at before the session's content: `ssl_preread`.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_ssl_preread_module.html>. The bytes stay as they are
-//! for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section 3 (names),
-//! RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
+//! for the server that gets the session. RFC 8446 section 4.1.2 (ClientHello), RFC 6066 section 3
+//! (names), RFC 7301 (ALPN). A ClientHello may come in any number of pieces and records.
 
 use std::io::ErrorKind;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with what such a
-//! header tells.
+//! The PROXY protocol of clients: `listen … proxy_protocol`, and `set_real_ip_from` with what such
+//! a header tells.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `listen … ssl`: clients speak TLS, which is taken off before anything else is done with what they
-//! say.
+//! `listen … ssl`: clients speak TLS, which is taken off before anything else is done with what
+//! they say.
 //!
 //! <https://nginx.org/en/docs/stream/ngx_stream_ssl_module.html>. What a handshake is, and what its
 //! directives mean, stands in `transport::tls`; here is which server a client asks for, and what

@@ -95,8 +95,8 @@ impl From<Stream> for Transport {
 }
 
 impl Transport {
-    /// That of a connection that has been accepted, with what the door has made of it that handed it
-    /// over.
+    /// That of a connection that has been accepted, with what the door has made of it that handed
+    /// it over.
     pub fn of(stream: Stream, handed: Option<&mut Handed>) -> Transport {
         let transport = Transport::from(stream);
         let over = handed.and_then(|handed| handed.over.take());

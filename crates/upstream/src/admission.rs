@@ -1,5 +1,6 @@
-//! How a request is let through to a group that bounds how many are under way (`concurrency_limit`): at once, or when it is its turn,
-//! or not at all. Once for a request, however many peers are tried.
+//! How a request is let through to a group that bounds how many are under way
+//! (`concurrency_limit`): at once, or when it is its turn, or not at all. Once for a request,
+//! however many peers are tried.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::caller::{AttemptError, Caller, Tries};
 use crate::gate::{Admitted, Entry, Load};
 use crate::selection::Selection;
 
-/// What a request is answered with that is not let through, beside a time after which it may come again.
+/// What a request is answered with that is not let through, beside a time after which it may come
+/// again.
 const STATUS: u16 = 503;
 
 /// The latest that a client is told to come again: what is known of a longer time is worth nothing.

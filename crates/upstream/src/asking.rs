@@ -1,7 +1,7 @@
 //! The loop over the peers of a group, for any protocol and whatever is asked: one is chosen and
 //! connected to and asked, and where that comes to nothing the next one is, if it may be (nginx's
-//! `ngx_http_upstream_next`). What there is to log is logged here, in nginx's words; what of each try
-//! is told to others is the [`Caller`]'s.
+//! `ngx_http_upstream_next`). What there is to log is logged here, in nginx's words; what of each
+//! try is told to others is the [`Caller`]'s.
 //!
 //! ```text
 //! admission ─▶ turn ─▶ choose ─▶ connect ─▶ talk ─▶ judge ─▶ answered
@@ -270,7 +270,8 @@ async fn attempt<C: Caller, A: Asking<C>>(
 struct Waited {
     /// How long, if it has.
     time: Option<Duration>,
-    /// There was none in time, or no room to wait: it gets none now, before those who go on waiting.
+    /// There was none in time, or no room to wait: it gets none now, before those who go on
+    /// waiting.
     in_vain: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A connection to a peer, within a time. Where a Unix socket has no room for one more that it has not accepted yet, it is waited
-//! for, first come first served: see [`backlog`].
+//! A connection to a peer, within a time. Where a Unix socket has no room for one more that it has
+//! not accepted yet, it is waited for, first come first served: see [`backlog`].
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

@@ -1,12 +1,15 @@
 //! Servers that are asked on behalf of clients: which one is asked, how they have done, and connections to them that are kept.
 //!
-//! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and speak over what they get.
-//! A [`Roster`] has the list of a group's peers now, a [`Peers`]; its [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer
-//! of the same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`] is one request's way through a group: it asks the group's balancer
-//! for a peer and gives a [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once. Where a group bounds how many requests are under way
-//! towards it, a request has to be [`Admitted`] first.
-//! What a thread keeps of connections is its [`pool`]. All of it comes together in [`ask`], the loop over peers, for a request or a
-//! session ([`Caller`]) and whatever is asked ([`Asking`]).
+//! Nothing here knows a protocol or a directive: modules say what a [`Group`] consists of, and
+//! speak over what they get. A [`Roster`] has the list of a group's peers now, a [`Peers`]; its
+//! [`Peer`]s have a [`State`] that all threads share and that a reload hands on to the peer of the
+//! same identity ([`Remembered`]), and a [`Health`] where checks are made of them. A [`Selection`]
+//! is one request's way through a group: it asks the group's balancer for a peer and gives a
+//! [`Lease`], which counts until it is dropped, so that every way to end gives back exactly once.
+//! Where a group bounds how many requests are under way towards it, a request has to be
+//! [`Admitted`] first. What a thread keeps of connections is its [`pool`]. All of it comes together
+//! in [`ask`], the loop over peers, for a request or a session ([`Caller`]) and whatever is asked
+//! ([`Asking`]).
 
 mod admission;
 mod asking;

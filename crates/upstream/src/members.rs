@@ -1,8 +1,10 @@
 //! Members of a group, as a live API shows and changes them.
 //!
-//! Each peer has a number that no other of its group has had, over reloads and changes. A change makes another list of peers: requests
-//! under way go on with the one that they have found. Where the group keeps its members ([`Keep`]) a change is written down before it
-//! holds, and a reload finds it there; else a reload goes back to what the configuration says, and [`Roster::undone`] tells of it.
+//! Each peer has a number that no other of its group has had, over reloads and changes. A change
+//! makes another list of peers: requests under way go on with the one that they have found. Where
+//! the group keeps its members ([`Keep`]) a change is written down before it holds, and a reload
+//! finds it there; else a reload goes back to what the configuration says, and [`Roster::undone`]
+//! tells of it.
 //!
 //! ```text
 //! edit ─▶ of the roster that follows in a reload, if there is one ─▶ written down ─▶ in force here
@@ -97,7 +99,8 @@ pub enum Refusal {
     Unwritten(io::Error),
 }
 
-/// Writes down the members of a group: its peers and the hosts that others of them are addresses of.
+/// Writes down the members of a group: its peers and the hosts that others of them are addresses
+/// of.
 pub trait Keep: std::fmt::Debug + Send + Sync {
     /// Writes them, all or nothing.
     ///
@@ -202,7 +205,8 @@ impl Roster {
         peer.checks = checks.or_else(|| self.checks.clone());
     }
 
-    /// Changes the members: the number of the one that this is about, which is returned as it is now, or was.
+    /// Changes the members: the number of the one that this is about, which is returned as it is
+    /// now, or was.
     ///
     /// # Errors
     /// Nothing has changed then.
@@ -377,9 +381,9 @@ impl Roster {
         edited.push((peer.server.clone(), peer.name.clone(), done));
     }
 
-    /// Takes from the roster before a reload what had been done to its members: where the members were written down meanwhile, and
-    /// what this one was made of had been read before, they are these; where they were not, and the configuration says otherwise, it
-    /// is undone.
+    /// Takes from the roster before a reload what had been done to its members: where the members
+    /// were written down meanwhile, and what this one was made of had been read before, they are
+    /// these; where they were not, and the configuration says otherwise, it is undone.
     pub(crate) fn take_edits(self: &Arc<Self>, previous: &Roster) {
         let _changing = previous.changing();
         *lock(&previous.next) = Arc::downgrade(self);
@@ -430,7 +434,8 @@ impl Roster {
         self.put(Peers::new(primary, backup, self.method()));
     }
 
-    /// What the reload that this configuration came with has undone of what had been done to members, by their names. Told once.
+    /// What the reload that this configuration came with has undone of what had been done to
+    /// members, by their names. Told once.
     pub fn undone(&self) -> Vec<(Bytes, Done)> {
         std::mem::take(&mut lock(&self.undone))
     }

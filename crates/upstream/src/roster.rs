@@ -85,7 +85,8 @@ impl Roster {
         }
     }
 
-    /// The same, with checks that are made of every peer that comes into it, whether there is one now or not.
+    /// The same, with checks that are made of every peer that comes into it, whether there is one
+    /// now or not.
     #[must_use]
     pub fn with_checks(self, checks: Option<Checks>) -> Roster {
         Roster { checks, ..self }
@@ -175,7 +176,8 @@ impl Roster {
         self.keep.is_some()
     }
 
-    /// Gives every host a number that has none: behind the peers that have been there from the start.
+    /// Gives every host a number that has none: behind the peers that have been there from the
+    /// start.
     pub(crate) fn number_hosts(&self) {
         let peers = self.peers();
         for peer in peers.iter().filter(|peer| peer.host.is_none()) {

@@ -168,7 +168,8 @@ impl Selection {
         self.tries_made > 0
     }
 
-    /// How many requests the peer chosen last, if that is a Unix socket, has still to answer, this one included.
+    /// How many requests the peer chosen last, if that is a Unix socket, has still to answer, this
+    /// one included.
     pub(crate) fn unheard(&self) -> usize {
         self.given().map_or(0, |peer| peer.state().unheard())
     }
@@ -178,7 +179,8 @@ impl Selection {
         self.group.load()
     }
 
-    /// How long requests wait where no peer may be asked; `None` where they do not, or this one has tried a peer already.
+    /// How long requests wait where no peer may be asked; `None` where they do not, or this one has
+    /// tried a peer already.
     pub(crate) fn queue_timeout(&self) -> Option<Duration> {
         let queueing = self.group.queueing.filter(|_| !self.has_tried())?;
         Some(match self.group.concurrency {

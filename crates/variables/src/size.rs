@@ -56,7 +56,8 @@ impl<C: Context> Size<C> {
         }
     }
 
-    /// Its bytes for this context; 0 where variables give no size, which the log is told. `doing` ends that line.
+    /// Its bytes for this context; 0 where variables give no size, which the log is told. `doing`
+    /// ends that line.
     pub fn evaluate(&self, context: &mut C, doing: &str) -> u64 {
         let text = match self {
             Size::Fixed(bytes) => return *bytes,

@@ -1,5 +1,5 @@
-//! What tests ask of a server that they send signals to: a small file, a large one whose answer waits for its client, and
-//! what its processes have open.
+//! What tests ask of a server that they send signals to: a small file, a large one whose answer
+//! waits for its client, and what its processes have open.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -5,8 +5,8 @@
 //! [`net::connect`](crate::net::connect), as another task of the same runtime, or from outside with a [`Client`], whose
 //! calls never wait. Files are real; jobs that would block run at once.
 //!
-//! Datagrams get lost, come twice and overtake each other, where the faults say so. So do the frames of streams that our own
-//! TCP stack carries ([`Streams::Tcp`]); other streams lose nothing.
+//! Datagrams get lost, come twice and overtake each other, where the faults say so. So do the
+//! frames of streams that our own TCP stack carries ([`Streams::Tcp`]); other streams lose nothing.
 //!
 //! Not simulated: Unix sockets, the order in which threads run.
 

@@ -1,7 +1,8 @@
 //! What lies between the ends of simulated connections: bytes on their way, the clock, and the faults. Datagrams are in
 //! `mailbox.rs`.
 //!
-//! Streams go from end to end by themselves, or over TCP stacks and a wire (`carrier.rs`), as the faults say.
+//! Streams go from end to end by themselves, or over TCP stacks and a wire (`carrier.rs`), as the
+//! faults say.
 //!
 //! It knows sockets by number and nothing of operations. Whatever will change at some place is noted as an event with its
 //! time; the engine looks at that place when the time has come.

@@ -2,9 +2,10 @@
 //! who makes room.
 //!
 //! As in nginx connections with clients take a place each, and so do those that the thread makes
-//! itself, to whatever upstream, and requests that [share](super::sharing) one of these: else a request that leads back to its own server would take places
-//! until no client is left room. Where few are free, connections that are idle are closed, those
-//! that have been so for longest first, those of clients and of upstreams alike.
+//! itself, to whatever upstream, and requests that [share](super::sharing) one of these: else a
+//! request that leads back to its own server would take places until no client is left room. Where
+//! few are free, connections that are idle are closed, those that have been so for longest first,
+//! those of clients and of upstreams alike.
 //!
 //! A few places are left to clients alone ([`Worker::outgoing_max`]): while a loop unwinds others
 //! are still served.

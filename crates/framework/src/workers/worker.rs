@@ -161,7 +161,8 @@ impl Worker {
         self.quitting.get() || self.is_limited(serial)
     }
 
-    /// Whether the connection of this number ends where it waits for a request, and is not served once more.
+    /// Whether the connection of this number ends where it waits for a request, and is not served
+    /// once more.
     pub fn ends_idle(&self, serial: u64) -> bool {
         self.is_ending(serial) && (!self.draining.get() || self.is_limited(serial))
     }
@@ -285,8 +286,8 @@ impl Worker {
             .map(Rc::clone)
     }
 
-    /// The door of the socket that would take a connection to this address in a generation, and which
-    /// socket that is.
+    /// The door of the socket that would take a connection to this address in a generation, and
+    /// which socket that is.
     pub fn door_to(&self, local: &Local, to: &Address) -> Option<(ListenerId, Rc<dyn Door>)> {
         let any = match to {
             Address::Inet(SocketAddr::V4(at)) => Some((Ipv4Addr::UNSPECIFIED, at.port()).into()),
@@ -329,8 +330,8 @@ impl Worker {
         self.stop();
     }
 
-    /// The same, but idle ones are served once more: a client that is just about to send a request on one would lose it.
-    /// They end by their time limits where nothing comes.
+    /// The same, but idle ones are served once more: a client that is just about to send a request
+    /// on one would lose it. They end by their time limits where nothing comes.
     pub fn drain(self: &Rc<Worker>) {
         self.draining.set(true);
         self.stop();

@@ -120,7 +120,8 @@ impl Endpoint {
     /// What there is of TCP and UDP.
     pub(super) const OF_STREAM: &[&str] = &["upstreams"];
 
-    /// The endpoint that the path behind the location's own name leads to. A slash at its end makes no difference.
+    /// The endpoint that the path behind the location's own name leads to. A slash at its end makes
+    /// no difference.
     pub(super) fn parse(path: &[u8]) -> Result<Asked, Failure> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let path = path.strip_suffix(b"/").unwrap_or(path);

@@ -1,4 +1,5 @@
-//! What the API shows of `limit_req` and `limit_conn`: how many requests each zone has let pass, delayed and refused.
+//! What the API shows of `limit_req` and `limit_conn`: how many requests each zone has let pass,
+//! delayed and refused.
 
 use base::json;
 use framework::zone::{AnyZone, Fact};
@@ -17,7 +18,8 @@ const OUTCOMES: [&str; 5] = [
     "rejected_dry_run",
 ];
 
-/// How many requests a zone has had, by what has become of them; what there is not, as delays of `limit_conn`, is `None`.
+/// How many requests a zone has had, by what has become of them; what there is not, as delays of
+/// `limit_conn`, is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcomes([Option<u64>; OUTCOMES.len()]);
 

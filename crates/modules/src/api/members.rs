@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 
-/// The greatest weight that a server is given: what a group does for each part of one has an end then.
+/// The greatest weight that a server is given: what a group does for each part of one has an end
+/// then.
 const WEIGHT_MAX: u64 = 65_535;
 
 /// What a body says of a server.

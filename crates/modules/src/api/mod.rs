@@ -1,11 +1,11 @@
-//! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus documents it.
+//! `api`: the state of the server and of its groups, shown and changed by requests, as NGINX Plus
+//! documents it.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html>, versions 4 to 9. `endpoint` says what a
-//! path is about, `show` writes objects with the fields that are asked for, a file each what there is
-//! to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
+//! path is about, `show` writes objects with the fields that are asked for, a file each what there
+//! is to show: `server`, `upstreams`, `zones` and `limits`, which count requests. `members` changes
 //! servers of groups, `keyvals` pairs of keys and values; `protection` says who may. `failure` has
-//! what is answered where something is wrong.
-//! Described in docs/api.md.
+//! what is answered where something is wrong. Described in docs/api.md.
 
 mod endpoint;
 mod failure;
@@ -105,8 +105,8 @@ pub const SHORTCUTS: &[Told] = &[
     zones::SHORTCUT,
 ];
 
-/// Has requests counted that a scope has a zone for. Keeps what protects a scope in which the API answers: also one for other methods
-/// than the location's.
+/// Has requests counted that a scope has a zone for. Keeps what protects a scope in which the API
+/// answers: also one for other methods than the location's.
 pub fn register(plan: &mut PlanBuilder<'_>) -> Option<()> {
     let registered = zones::register(plan);
     registered
@@ -169,10 +169,11 @@ pub fn content(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Option<Co
     }))
 }
 
-/// The first location within a scope that has the API answer: its name, and whether changes may be asked for.
+/// The first location within a scope that has the API answer: its name, and whether changes may be
+/// asked for.
 ///
 /// # Errors
-/// Those of its line.
+/// Those of the line `api` and of the location's name.
 pub(crate) fn first_within(scope: ScopeRef<'_>) -> Result<Option<(Bytes, bool)>, Fault> {
     for location in scope.children("location") {
         let name = location.line().map(LocationName::parse).transpose()?;
@@ -224,7 +225,7 @@ impl Handle for Api {
     }
 }
 
-/// What is answered.
+/// The answer to a request that was carried out.
 enum Answer {
     /// A document, under this status.
     Json(u16, json::Writer),
@@ -339,8 +340,8 @@ fn show(request: &Request, asked: &Asked) -> Result<Answer, Failure> {
         Endpoint::Nginx => server::nginx(request, &mut json, &fields),
         Endpoint::Connections => Counted::of(request).connections(&mut json, &fields),
         Endpoint::HttpRequests => Counted::of(request).requests(&mut json, &fields),
-        // Which processes have been started again, the master alone knows; no zone has a slab allocator, and no resolver a
-        // `status_zone`.
+        // Which processes have been started again, the master alone knows; no zone has a slab
+        // allocator, and no resolver a `status_zone`.
         Endpoint::Processes | Endpoint::Slabs(None) | Endpoint::Resolvers(None) => {
             json.object(|_| ());
         }

@@ -1,8 +1,10 @@
 //! Who may read and change what the API shows.
 //!
-//! The server does not know who its clients are, and a browser sends what any page tells it to. So changes need something that keeps
-//! strangers out ([`Protection`]), and must not come from pages of other sites; and whatever is asked for, it is asked of this server
-//! by an address or a name that the configuration has: a page whose own name has been made to lead here (DNS rebinding) learns nothing.
+//! The server does not know who its clients are, and a browser sends what any page tells it to. So
+//! changes need something that keeps strangers out ([`Protection`]), and must not come from pages
+//! of other sites; and whatever is asked for, it is asked of this server by an address or a name
+//! that the configuration has: a page whose own name has been made to lead here (DNS rebinding)
+//! learns nothing.
 
 use std::net::IpAddr;
 
@@ -35,7 +37,7 @@ pub(super) struct Protection {
 }
 
 impl Protection {
-    /// That of a scope.
+    /// What protects a scope, by its own directives.
     pub(super) fn of(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Protection, Fault> {
         let denies = compiler.feature::<Access>(scope)?.denies_by_default();
         let asks = !compiler.feature::<AuthBasic>(scope)?.is_off()
@@ -103,7 +105,8 @@ fn is_address(host: &[u8]) -> bool {
     inner.unwrap_or(text).parse::<IpAddr>().is_ok()
 }
 
-/// Refuses changes that a page of another site has made a browser ask for. What is no browser sends neither field.
+/// Refuses changes that a page of another site has made a browser ask for. What is no browser sends
+/// neither field.
 pub(super) fn check_origin(request: &Request) -> Result<(), Failure> {
     let site = request.header_named(b"sec-fetch-site");
     let is_foreign_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));

@@ -1,8 +1,9 @@
 //! `status_zone`: requests counted by zones of servers and of locations.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_api_module.html#status_zone>. Each thread counts for itself ([`Meter`]), into memory that
-//! no other thread writes to; its meters are found by name once for each generation, so that they go on over reloads. Where nothing
-//! says `status_zone` nothing is counted. Not here: a zone's TLS handshakes.
+//! no other thread writes to; its meters are found by name once for each generation, so that they
+//! go on over reloads. Where nothing says `status_zone` nothing is counted. Not here: a zone's TLS
+//! handshakes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -259,7 +260,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Those of a zone.
+    /// What all threads have counted for a zone.
     pub(super) fn of(request: &Request, kind: Kind, name: &Bytes) -> Sums {
         let mut sums = Sums::default();
         for meters in request.connection.worker.counters().each::<Meters>() {

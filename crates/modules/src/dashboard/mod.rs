@@ -1,4 +1,5 @@
-//! `dashboard`: a page that shows what the API of the same server says. Ours; NGINX Plus brings a file of its own.
+//! `dashboard`: a page that shows what the API of the same server says. Ours; NGINX Plus brings a
+//! file of its own.
 //!
 //! The page, its style and its script are in the program. The page asks the API alone, and
 //! `Content-Security-Policy` holds it to that.

@@ -1,9 +1,9 @@
 //! `metrics`: what the server has done, for Prometheus or as JSON. Ours; nginx has none.
 //!
 //! Requests are counted by server and location where a request ends ([`meter`]), connections and
-//! the rest by [`counters`](framework::counters); `page` writes them down, `upstreams` those of groups of servers. A configuration
-//! without `metrics` counts nothing by scope. `caches` tells of zones of `*_cache_path`. Not here: what single requests did, which
-//! is the access log's business.
+//! the rest by [`counters`](framework::counters); `page` writes them down, `upstreams` those of
+//! groups of servers. A configuration without `metrics` counts nothing by scope. `caches` tells of
+//! zones of `*_cache_path`. Not here: what single requests did, which is the access log's business.
 //!
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. Described in docs/metrics.md.
 

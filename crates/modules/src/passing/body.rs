@@ -581,8 +581,8 @@ impl UpstreamBody {
     }
 
     /// Whether there is room for what may be received. On a shared connection that lies in memory
-    /// already, within the window that its stream has, and more comes for what is taken: it is taken
-    /// where both have room, where a file takes it, or where nothing follows it.
+    /// already, within the window that its stream has, and more comes for what is taken: it is
+    /// taken where both have room, where a file takes it, or where nothing follows it.
     fn may_read_ahead(&mut self) -> bool {
         let shared = self.peer.as_mut().and_then(UpstreamConnection::shared);
         let Some(stream) = shared else {

@@ -1,5 +1,5 @@
-//! Requests in the loop over the peers of a group ([`::upstream::ask`]): what a request tells of its tries, how it
-//! is connected to a peer, and the [`Conversation`] that is had there.
+//! Requests in the loop over the peers of a group ([`::upstream::ask`]): what a request tells of
+//! its tries, how it is connected to a peer, and the [`Conversation`] that is had there.
 
 use std::fmt;
 use std::io;

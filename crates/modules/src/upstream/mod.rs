@@ -1,7 +1,7 @@
 //! `upstream` in `http`: groups of servers that requests are passed on to.
 //!
-//! What a block says is the business of `rules::upstream`; here is what only requests have: sessions that stay with a
-//! server (`sticky`), and what is measured of an answer that has a head.
+//! What a block says is the business of `rules::upstream`; here is what only requests have:
+//! sessions that stay with a server (`sticky`), and what is measured of an answer that has a head.
 
 mod selection;
 mod sticky;

@@ -576,8 +576,8 @@ impl Master {
         self.leave_workers();
     }
 
-    /// Has all workers end when every request has ended, and none start in their place. Where another program accepts,
-    /// their clients are not hurried.
+    /// Has all workers end when every request has ended, and none start in their place. Where
+    /// another program accepts, their clients are not hurried.
     fn leave_workers(&mut self) {
         self.restart = Restart::default();
         let how = if self.upgrade.another_accepts() {

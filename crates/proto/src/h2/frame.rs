@@ -192,7 +192,8 @@ pub fn put_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     out.extend_from_slice(&code.number().to_be_bytes());
 }
 
-/// Room that is made behind a header block at once: most often a small body and its end leave with it.
+/// Room that is made behind a header block at once: most often a small body and its end leave with
+/// it.
 const BEHIND_BLOCK: usize = 128;
 
 /// Appends a complete header block of one stream, in as many frames as the other end's largest size asks for.

@@ -1,5 +1,5 @@
-//! A look at a ClientHello by a proxy that takes no part in the handshake and passes the connection on
-//! by name.
+//! A look at a ClientHello by a proxy that takes no part in the handshake and passes the connection
+//! on by name.
 //!
 //! RFC 8446 section 4.1.2, RFC 6066 section 3 (names), RFC 7301 (ALPN), RFC 5246 appendix E.2 (the
 //! format of SSL 2.0). What is of no interest here is passed over, also where it is wrong: that is

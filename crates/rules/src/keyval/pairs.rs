@@ -1,7 +1,7 @@
 //! What a zone of `keyval_zone` holds: values by keys, for as long as each is kept.
 //!
 //! Requests that look a value up share a lock that is held for a search and no longer. Nothing here
-//! writes to a disk: see [`saved`].
+//! writes to a disk: see `saved.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -76,7 +76,8 @@ struct Pair {
 /// What is done to a zone.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// These keys come, which must not be there; several only into an empty zone. Each may have its own time.
+    /// These keys come, which must not be there; several only into an empty zone. Each may have its
+    /// own time.
     Add(Vec<(Bytes, Bytes, Option<Duration>)>),
     /// The pair has this value now, if one is given, and this time from now on.
     Change(Bytes, Option<Bytes>, Option<Duration>),

@@ -1,4 +1,5 @@
-//! The file of a `keyval_zone`: one JSON object, `"key":"value"`, or `"key":{"value":…,"expire":…}` with the milliseconds that are left.
+//! The file of a `keyval_zone`: one JSON object, `"key":"value"`, or `"key":{"value":…,"expire":…}`
+//! with the milliseconds that are left.
 
 use std::time::Duration;
 

@@ -86,7 +86,8 @@ impl<U: Upstreams> Group<U> {
         Group::of(::upstream::Group::of_one(name, address))
     }
 
-    /// A group of what a name was resolved to for one request, all alike. What its peers do is forgotten with it.
+    /// A group of what a name was resolved to for one request, all alike. What its peers do is
+    /// forgotten with it.
     pub fn of_addresses(
         name: Bytes,
         addresses: impl IntoIterator<Item = Address>,

@@ -1,11 +1,14 @@
 //! `upstream`: groups of servers that requests are passed on to.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html>. What a block says becomes a group of the crate `upstream`, which chooses
-//! the peer of each try, remembers how each has done, over reloads as well, and keeps connections. `servers` reads a line of `server`,
-//! `methods` how requests are shared out, `failover` what is done about servers that fail, `limit` how many requests are under way, `keepalive` which connections are kept, `groups` is where `proxy_pass` finds the groups.
+//! the peer of each try, remembers how each has done, over reloads as well, and keeps connections.
+//! `servers` reads a line of `server`, `methods` how requests are shared out, `failover` what is
+//! done about servers that fail, `limit` how many requests are under way, `keepalive` which
+//! connections are kept, `groups` is where `proxy_pass` finds the groups.
 //!
-//! `lookups` keeps names up to date, `state` reads servers from a file and writes them; `checks` is what other modules have said of a group before it
-//! is made. What differs between protocols, [`Upstreams`] says.
+//! `lookups` keeps names up to date, `state` reads servers from a file and writes them; `checks` is
+//! what other modules have said of a group before it is made. What differs between protocols,
+//! [`Upstreams`] says.
 
 mod checks;
 mod failover;
@@ -196,7 +199,8 @@ fn declare<U: Upstreams>(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result
             .collect(),
     };
     if lines.is_empty() && of_file.is_none() {
-        // nginx finds it where the block ends, behind faults of its lines: a `server` with such a fault may be the reason.
+        // nginx finds it where the block ends, behind faults of its lines: a `server` with such a
+        // fault may be the reason.
         let fault = Fault::new("no servers are inside upstream").or_at(line.end());
         let fault = fault.with_related(line.position, "the block is opened here");
         return Err(fault.while_reading());
@@ -323,7 +327,8 @@ fn name_zone<U: Upstreams>(compiler: &Compiler<'_>, line: &ZoneLine) -> Result<(
     }
 }
 
-/// Has the next generation go on with what is known of these peers. The name has a blank, so that no other zone has it.
+/// Has the next generation go on with what is known of these peers. The name has a blank, so that
+/// no other zone has it.
 fn remember<U: Upstreams>(
     compiler: &Compiler<'_>,
     name: &str,

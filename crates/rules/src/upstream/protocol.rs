@@ -44,7 +44,7 @@ pub trait Upstreams: Sized + Send + Sync + 'static {
     /// What that line says.
     ///
     /// # Errors
-    /// Those of its line.
+    /// Those of the line `sticky`.
     fn sticky(
         compiler: &Compiler<'_>,
         block: ScopeRef<'_>,

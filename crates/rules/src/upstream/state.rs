@@ -1,7 +1,8 @@
 //! `state`: a file with the servers of a group.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_upstream_module.html#state>. It is read with the configuration, and written by what the API
-//! changes: first beside it, then put in its place, so that every reader finds the one list or the other.
+//! changes: first beside it, then put in its place, so that every reader finds the one list or the
+//! other.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -97,7 +98,8 @@ impl Keep for StateFile {
     }
 }
 
-/// Tells, once a configuration is in force, what it has undone of what had been changed and not been written down.
+/// Tells, once a configuration is in force, what it has undone of what had been changed and not
+/// been written down.
 pub(super) struct Undone {
     pub(super) groups: Vec<Arc<Group>>,
     /// See [`Upstreams::BLOCK`](super::Upstreams::BLOCK).
@@ -134,7 +136,8 @@ fn text(peers: &Peers, hosts: &[Host], default_port: u16) -> Vec<u8> {
     let mut out = Vec::new();
     for side in [SideOf::Peers, SideOf::Backups] {
         for peer in peers.written(side) {
-            // A name that the configuration has stands for all its addresses, of which some may have been changed.
+            // A name that the configuration has stands for all its addresses, of which some may
+            // have been changed.
             let is_address = |server: &[u8]| {
                 let written = address::parse(server).ok();
                 written.is_some_and(|written| written.literal(default_port).is_some())

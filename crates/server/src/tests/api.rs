@@ -1,11 +1,13 @@
-//! Who may change something by the API, where it is not on this machine that the request has come in.
+//! Who may change something by the API, where it is not on this machine that the request has come
+//! in.
 
 use http::exchange::memory::Client;
 use http::request::handle;
 
 use super::serve;
 
-/// The status that a request of this method gets for the first server of a group, under these lines.
+/// The status that a request of this method gets for the first server of a group, under these
+/// lines.
 fn status(lines: &str, method: &str) -> u16 {
     let text = format!(
         "events {{ }} error_log /dev/null; http {{ access_log off; proxy_temp_path /tmp; client_body_temp_path /tmp;

@@ -9,8 +9,8 @@
 //!                                    └─▶ not to be stored, too late ─▶ the upstream is asked
 //! ```
 //!
-//! A request that ends while it asks lets go of the claim, and the next one has it at once. An answer
-//! that is not to be stored leaves a marker, so that no request waits for the next ones.
+//! A request that ends while it asks lets go of the claim, and the next one has it at once. An
+//! answer that is not to be stored leaves a marker, so that no request waits for the next ones.
 
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(super) struct Waits {
     has_looked_again: bool,
 }
 
-/// What follows.
+/// What a request does once the lock has let it go on.
 pub(super) enum Turn {
     /// The upstream is asked.
     Ask,

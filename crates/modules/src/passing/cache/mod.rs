@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is still
-//! right, `update` fetches it anew beside service, `purge` has entries go.
+//! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is
+//! still right, `update` fetches it anew beside service, `purge` has entries go.
 
 mod directives;
 mod fill;

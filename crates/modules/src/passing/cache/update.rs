@@ -1,5 +1,5 @@
-//! `*_cache_background_update`: what is fresh no more is given at once, and fetched beside that by a
-//! request of the cache's own, which the client neither waits for nor ends.
+//! `*_cache_background_update`: what is fresh no more is given at once, and fetched beside that by
+//! a request of the cache's own, which the client neither waits for nor ends.
 
 use framework::slot::{Kept, Slot};
 use http::background;

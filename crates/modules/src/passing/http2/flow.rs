@@ -272,7 +272,8 @@ impl Flow {
         self.is_whole() && !self.has_body.get() && self.trailers.borrow().is_none()
     }
 
-    /// The next piece of what has come of the body: empty at the end of the stream, however that came about.
+    /// The next piece of what has come of the body: empty at the end of the stream, however that
+    /// came about.
     pub(super) fn poll_body(&self, waker: &Waker) -> Poll<Buffer> {
         let received = self.take_body();
         if !received.is_empty() || self.end.get().is_some() {

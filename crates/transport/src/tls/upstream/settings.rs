@@ -2,7 +2,8 @@
 //! context.
 //!
 //! <https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_ssl_certificate>. As with nginx,
-//! whom an upstream claims to be is only looked at with `*_ssl_verify on`. Sessions are kept by name.
+//! whom an upstream claims to be is only looked at with `*_ssl_verify on`. Sessions are kept by
+//! name.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -248,8 +249,9 @@ impl Base {
 }
 
 impl Family {
-    /// Looks at what nothing may use and nginx looks at where it meets it: reads the files of `*_ssl_password_file`, and refers
-    /// to the variables of `*_ssl_certificate` and its kin, which must be there.
+    /// Looks at what nothing may use and nginx looks at where it meets it: reads the files of
+    /// `*_ssl_password_file`, and refers to the variables of `*_ssl_certificate` and its kin, which
+    /// must be there.
     pub fn check_unused<C: Context>(&self, compiler: &Compiler<'_>, root: ScopeRef<'_>) {
         check_passwords(compiler, root, &self.password_file);
         let varying: [&dyn Declared; 3] = [&self.certificate, &self.certificate_key, &self.name];
@@ -262,8 +264,8 @@ impl Family {
         }
     }
 
-    /// TLS as a scope wants it for this module's upstreams, which are told by these names what may be
-    /// spoken.
+    /// TLS as a scope wants it for this module's upstreams, which are told by these names what may
+    /// be spoken.
     ///
     /// # Errors
     /// nginx's.
@@ -433,7 +435,8 @@ pub struct Secured {
 enum Agreed {
     /// On what the configuration consists of, whichever generation's it is.
     Content(Content),
-    /// On the generation and the place in memory, where it stays for as long as that: its certificate was read for requests.
+    /// On the generation and the place in memory, where it stays for as long as that: its
+    /// certificate was read for requests.
     Place(u64),
 }
 
@@ -584,7 +587,8 @@ fn without_port(name: &[u8]) -> usize {
     memchr::memchr(b':', rest).map_or(name.len(), |colon| begin + colon)
 }
 
-/// A name as rustls wants it. It sends no address, so that what is none of its names is given as one.
+/// A name as rustls wants it. It sends no address, so that what is none of its names is given as
+/// one.
 fn server_name(name: &[u8], is_sent: bool) -> ServerName<'static> {
     let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let text = std::str::from_utf8(name).unwrap_or_default();
