@@ -1,7 +1,7 @@
 //! TCP: RFC 9293 with what its section 3.8 and later RFCs add.
 //!
 //! Read `state.rs` first, which has the diagram. A connection begins in `handshake.rs` or by a
-//! `cookie`, is a [`Connection`] while data flow, and ends in `time_wait.rs`. Of a `Connection`,
+//! `cookie`, is a `Connection` while data flow, and ends in `time_wait.rs`. Of a `Connection`,
 //! `input.rs` says what a segment does to it, `output.rs` what it sends next, `timers.rs` what
 //! happens when nothing does. They share what has a file of its own: `queue.rs` (what was sent),
 //! `inbox.rs` and `reassembly.rs` (what was received), `recovery.rs` with `scoreboard.rs` (what was
