@@ -1,5 +1,6 @@
 //! Datagrams: which of them make a session, how a session ends, and what its lines say.
 
+use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::thread;
 
@@ -40,7 +41,13 @@ fn datagrams_to(port: u16) -> UdpSocket {
 
 fn receive(client: &UdpSocket) -> Vec<u8> {
     let mut buffer = vec![0; 65536];
-    let count = client.recv(&mut buffer).unwrap();
+    // A socket with a time limit is interrupted by signals for this process (signal(7)).
+    let count = loop {
+        match client.recv(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => break received.unwrap(),
+        }
+    };
     buffer.truncate(count);
     buffer
 }
