@@ -164,7 +164,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/health_checks.rs",
         "body header health_check match require status",
     ),
-    ("tests/live_api.rs", "api dashboard keyval keyval_zone status_zone"),
+    ("tests/live_api/main.rs", "api dashboard"),
+    ("tests/live_api/counters.rs", "status_zone"),
+    ("tests/live_api/pairs.rs", "keyval keyval_zone"),
     ("tests/log_places.rs", "debug_connection"),
     ("tests/metrics.rs", "metrics"),
     (

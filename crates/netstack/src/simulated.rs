@@ -42,9 +42,9 @@ impl Default for WireFaults {
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// One.
+    /// The end that [`Wire`] makes first.
     Near,
-    /// The other.
+    /// The end across the wire.
     Far,
 }
 

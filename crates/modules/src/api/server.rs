@@ -122,7 +122,7 @@ pub(super) fn zones(request: &Request, kind: Kind, only: Option<&Bytes>) -> Vec<
     }
 }
 
-/// What a zone shows.
+/// The counters of a zone: of requests, or of what a limit has had become of them.
 pub(super) enum Shown {
     /// `status_zone`.
     Requests(Sums),

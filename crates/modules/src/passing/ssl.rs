@@ -19,10 +19,10 @@ pub(crate) type UpstreamTls = settings::UpstreamTls<Request>;
 
 const HSL: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
 
-/// What is done meanwhile, as log lines say it.
+/// The handshake, as the end of a log line names it.
 pub(super) const SHAKING_HANDS: &str = "while SSL handshaking to upstream";
 
-/// The same behind a text.
+/// The end of such a line, with the space before it.
 const DOING: &str = " while SSL handshaking to upstream";
 
 /// HTTP/2 by its name (RFC 9113, section 3.2).

@@ -80,9 +80,9 @@ pub enum Unlistened {
 /// What a stack is like.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its card.
+    /// The hardware address of the stack's card.
     pub mac: MacAddress,
-    /// Its addresses.
+    /// The IPv4 addresses that the stack answers for.
     pub addresses: Addresses,
     /// Bits of an address that all hosts behind the card have in common.
     pub prefix_length: u8,

@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Options, Segment, Timestamps};
 /// A SYN that is sent until it is answered.
 #[derive(Debug)]
 struct Syn {
-    /// Its number.
+    /// The initial sequence number that the SYN carries.
     ours: Sequence,
     /// Of our clock.
     clock: u32,

@@ -61,9 +61,9 @@ pub(crate) const SEGMENT_MIN: u16 = 48;
 /// Both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    /// This end.
+    /// Address and port of the stack.
     pub local: SocketAddrV4,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddrV4,
 }
 

@@ -23,7 +23,7 @@ pub struct Unreachable {
     pub why: Why,
     /// Our end, as the packet that is quoted has it.
     pub local: SocketAddrV4,
-    /// The other end.
+    /// The peer's address and port.
     pub remote: SocketAddrV4,
     /// The quoted sequence number.
     pub sequence: u32,

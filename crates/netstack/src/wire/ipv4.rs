@@ -36,7 +36,7 @@ impl Protocol {
         }
     }
 
-    /// Its number.
+    /// The protocol's number in an IPv4 header.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {

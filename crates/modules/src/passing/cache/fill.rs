@@ -20,7 +20,7 @@ use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
-use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, Times, Written};
+use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, StoreError, Times, Written};
 
 use super::freshness::Freshness;
 use super::{Lookup, any_holds, now, vary, wall};
@@ -292,7 +292,13 @@ impl Fetch {
                     Ok(Stage::More) => {}
                     Ok(Stage::Committed) => return,
                     Err(error) => {
-                        self.tell(Level::Crit, &format!("answer not stored: {error}"));
+                        let level = match error {
+                            // An operator has asked for that.
+                            StoreError::Purged => Level::Info,
+                            StoreError::NoRoom => Level::Warn,
+                            StoreError::Failed(_) => Level::Crit,
+                        };
+                        self.tell(level, &format!("answer not stored: {error}"));
                     }
                 }
             }
