@@ -50,7 +50,7 @@ deb: release
 	$(CARGO) deb --no-build --no-strip --variant nginx
 
 test: packages
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 check:
 	$(CARGO) fmt --all --check
