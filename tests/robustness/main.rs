@@ -13,6 +13,7 @@ mod upstream;
 
 mod addresses;
 mod connections;
+mod crash;
 mod drip;
 mod fairness;
 mod files;

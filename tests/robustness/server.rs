@@ -40,7 +40,8 @@ pub(crate) struct Setup {
     main: String,
     events: String,
     http: String,
-    open_files: Option<u32>,
+    /// Arguments of `ulimit`.
+    limits: Vec<String>,
 }
 
 impl Setup {
@@ -52,7 +53,7 @@ impl Setup {
             main: String::new(),
             events: String::new(),
             http: http.to_owned(),
-            open_files: None,
+            limits: Vec::new(),
         }
     }
 
@@ -76,7 +77,13 @@ impl Setup {
 
     /// Limits the open files of its processes.
     pub(crate) fn open_files(mut self, limit: u32) -> Setup {
-        self.open_files = Some(limit);
+        self.limits.push(format!("-n {limit}"));
+        self
+    }
+
+    /// Limits the memory of each of its processes, in megabytes of addresses.
+    pub(crate) fn memory(mut self, limit: u32) -> Setup {
+        self.limits.push(format!("-v {}", limit * 1024));
         self
     }
 
@@ -124,15 +131,11 @@ impl Server {
     /// Starts the process and waits until it accepts.
     pub(crate) fn launch(&mut self) {
         let output = fs::File::create(self.folder.join("output")).unwrap();
-        let mut command = match self.setup.open_files {
-            None => Command::new(&self.setup.program),
-            Some(limit) => {
-                let mut shell = Command::new("sh");
-                let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
-                shell.args(["-c", &script]).arg(&self.setup.program);
-                shell
-            }
-        };
+        let limits = self.setup.limits.iter();
+        let limits = limits.map(|limit| format!("ulimit {limit}; "));
+        let script = format!("{}exec \"$0\" \"$@\"", limits.collect::<String>());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(&self.setup.program);
         command.args(self.arguments());
         command.stdin(Stdio::null()).stderr(output);
         self.process = Some(command.spawn().expect("starts"));
