@@ -19,6 +19,10 @@ BENCH ?= --quick
 FOR ?= 3600
 SEEDS ?= 10000
 BINARY ?= target/release/tidegate
+# Where Debian's shells look for completions.
+BASH = /usr/share/bash-completion/completions
+ZSH = /usr/share/zsh/vendor-completions
+FISH = /usr/share/fish/vendor_completions.d
 
 .PHONY: run release install deb test check bench testssl ktls judge storms differential fmt docs packages
 
@@ -41,11 +45,19 @@ install:
 	install -D -m 644 packaging/index.html "$(DESTDIR)/usr/share/tidegate/html/index.html"
 	install -D -m 644 packaging/tidegate.logrotate "$(DESTDIR)/etc/logrotate.d/tidegate"
 	install -D -m 644 packaging/tidegate.8 "$(DESTDIR)/usr/share/man/man8/tidegate.8"
+	install -d -m 755 "$(DESTDIR)$(BASH)" "$(DESTDIR)$(ZSH)" "$(DESTDIR)$(FISH)"
+	"$(BINARY)" completions bash >"$(DESTDIR)$(BASH)/tidegate"
+	"$(BINARY)" completions zsh >"$(DESTDIR)$(ZSH)/_tidegate"
+	"$(BINARY)" completions fish >"$(DESTDIR)$(FISH)/tidegate.fish"
 	install -d -m 755 "$(DESTDIR)/var/log/tidegate" "$(DESTDIR)/var/lib/tidegate"
 
 deb: release
 	mkdir -p target/deb
 	ln -sfn tidegate target/deb/nginx
+	target/release/tidegate completions bash >target/deb/tidegate.bash
+	target/release/tidegate completions zsh >target/deb/_tidegate
+	target/release/tidegate completions fish >target/deb/tidegate.fish
+	$(CARGO) run --quiet --package xtask -- sbom >target/deb/tidegate.cdx.json
 	$(CARGO) deb --no-build --no-strip
 	$(CARGO) deb --no-build --no-strip --variant nginx
 

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{bench, cli, docs, explain, memcached, serve, try_configuration, tune};
+use crate::{
+    bench, cli, completions, docs, explain, memcached, serve, status, try_configuration, tune,
+};
 
 /// A web server that reads nginx.conf and takes nginx's command line
 #[derive(Parser)]
@@ -30,9 +32,11 @@ enum Command {
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
     Tune(tune::Arguments),
+    Status(status::Arguments),
     Bench(Box<bench::Arguments>),
     Memcached(Box<memcached::Arguments>),
     Docs(docs::Arguments),
+    Completions(completions::Arguments),
 }
 
 /// Whether arguments (without the program's name) are for a subcommand.
@@ -90,9 +94,11 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Try(arguments) => try_configuration::run(arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Memcached(arguments) => memcached::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, Program::command()),
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod commands;
 mod compatibility;
+mod completions;
 mod docs;
 mod explain;
 mod failure;
@@ -17,6 +18,7 @@ mod modules;
 mod private_folder;
 mod serve;
 mod shortcuts;
+mod status;
 mod try_configuration;
 mod tune;
 

@@ -271,6 +271,37 @@ fn the_version_names_the_nginx_it_follows() {
     assert!(arguments.contains(" --with-stream") && !arguments.contains("http_v3_module"));
 }
 
+/// A shell that has read what `tidegate completions` prints completes commands, their options, and
+/// nginx's.
+#[test]
+fn shells_complete_the_command_line() {
+    let script = r#"
+        source <("$0" completions bash)
+        COMP_WORDS=(tidegate "$@")
+        COMP_CWORD=$#
+        _tidegate tidegate "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        echo "${COMPREPLY[@]}""#;
+    for (words, expected) in [
+        (&["ser"][..], "serve"),
+        (&["-s", "re"], "reopen reload"),
+        (&["docs", "--al"], "--all"),
+        (&["nothing-of-the-kind"], ""),
+    ] {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", script, env!("CARGO_BIN_EXE_tidegate")]);
+        let output = bash.args(words).output().unwrap();
+        let completed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(completed.trim(), expected, "{words:?}");
+        assert!(output.stderr.is_empty(), "{words:?}");
+    }
+    for shell in ["zsh", "fish"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["completions", shell]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("serve") && text.contains("bench"), "{shell}");
+    }
+}
+
 #[test]
 fn the_help_lists_flags_and_subcommands() {
     let run = |arguments: &[&str]| {

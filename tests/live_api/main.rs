@@ -5,6 +5,7 @@
 mod changes;
 mod counters;
 mod pairs;
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

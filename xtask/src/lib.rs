@@ -10,6 +10,7 @@ mod floor_proxy;
 pub mod judge;
 pub mod plot;
 pub mod release;
+pub mod sbom;
 pub mod siege;
 pub mod source;
 pub mod tidy;

@@ -1,4 +1,4 @@
-//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|release|floor|siege`.
+//! The command line of the project's own chores: `cargo run -q -p xtask -- tidy|circles|judge|docs|release|sbom|floor|siege`.
 //!
 //! The chores themselves are in the library, so that `cargo test -p xtask` runs the tidy test too.
 
@@ -12,6 +12,7 @@ const USAGE: &str = "usage: xtask COMMAND
   judge SUITE [options]    runs nginx's test suite, see `xtask judge --help`
   docs [--check]           writes the generated pages and plots, or says which is stale
   release                  builds target/release/tidegate by what a build before it has counted under traffic
+  sbom                     prints the bill of materials, every crate of the program, as CycloneDX
   floor [options]          the cheapest server there can be, for the benches, see `xtask floor --help`
   siege [options]          users who ask more of a server than it can serve, for the benches, see `xtask siege --help`";
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         "judge" => xtask::judge::run(rest),
         "docs" => xtask::docs::run(rest),
         "release" => xtask::release::run(rest),
+        "sbom" => xtask::sbom::run(rest),
         "floor" => xtask::floor::run(rest),
         "siege" => xtask::siege::run(rest),
         _ => Err(USAGE.to_string()),
