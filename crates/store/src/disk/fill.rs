@@ -136,6 +136,11 @@ impl Fill {
         self.lock().progress
     }
 
+    /// Whether nothing more comes.
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().progress.is_over()
+    }
+
     /// When it was claimed.
     #[must_use]
     pub fn since(&self) -> Millis {

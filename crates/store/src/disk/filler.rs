@@ -27,6 +27,7 @@ use super::folder::{self, Failure};
 use super::head::{Encoded, FIXED_LENGTH, Fault, NewHead, TooLarge};
 use super::id::{EntryId, TemporaryName};
 use super::index::{Names, Stored};
+use super::order::Turn;
 use super::purge::Fetch;
 use super::room::{Doomed, Reserved};
 use super::{DiskStore, Millis, StoreError};
@@ -47,6 +48,8 @@ pub struct Filler {
     /// Where the entry is to be stored.
     id: EntryId,
     fetch: Arc<Fetch>,
+    /// Its place among the fetches of the entry, once the head has come.
+    turn: Option<Arc<Turn>>,
     head: Option<Encoded>,
     checksum: Hasher,
     unwritten: Pieces,
@@ -92,6 +95,7 @@ impl Filler {
             fill,
             claimed: is_claimed.then_some(*id),
             id: *id,
+            turn: None,
             head: None,
             checksum: Hasher::new(),
             unwritten: Pieces::new(),
@@ -117,6 +121,7 @@ impl Filler {
     pub fn begin(&mut self, id: EntryId, head: NewHead) -> Result<(), TooLarge> {
         let encoded = Encoded::new(head)?;
         self.id = id;
+        self.turn = Some(Turn::begin(&self.store, &id));
         self.fill.begin(encoded.head.clone());
         self.head = Some(encoded);
         Ok(())
@@ -179,6 +184,7 @@ impl Filler {
             head: encoded.finished(self.length, self.checksum.clone().finalize()),
             names: Names::of(&encoded.head),
             fetch: Arc::clone(&self.fetch),
+            turn: self.turn.clone(),
             now,
         });
         let temporary = temporary.take();
@@ -317,6 +323,7 @@ struct Last {
     head: [Bytes; 2],
     names: Names,
     fetch: Arc<Fetch>,
+    turn: Option<Arc<Turn>>,
     now: Millis,
 }
 
@@ -434,13 +441,20 @@ impl DiskStore {
         length: u64,
     ) -> Result<(), StoreError> {
         let Last {
-            names, fetch, now, ..
+            names,
+            fetch,
+            turn,
+            now,
+            ..
         } = last;
         let id = temporary.name.id;
         let blocks = self.folder.blocks(length);
         let _file = self.lock_file(&id);
         if fetch.is_purged(&id, &names) {
             return Err(StoreError::Purged);
+        }
+        if turn.is_some_and(|turn| !turn.take()) {
+            return Err(StoreError::Superseded);
         }
         self.folder.rename(temporary.name)?;
         temporary.is_renamed = true;
@@ -453,6 +467,7 @@ impl DiskStore {
             is_remembered: false,
         };
         self.note_stored(&id, stored, now);
+        self.note_change();
         // A purge that looked through the index meanwhile may have missed it.
         if fetch.is_purged(&id, &names) {
             self.remove_file(&id);

@@ -3,9 +3,9 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use base::hash::Set;
 use bytes::Bytes;
@@ -27,18 +27,25 @@ const NAMES_TRIED_MAX: usize = 100;
 /// Most parts that one `pwritev` takes (the kernel's `UIO_MAXIOV` is 1024).
 const PARTS_MAX: usize = 64;
 
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// How often a folder is opened anew in a process: each time a descriptor of the removed one stays
+/// open.
+const REPLACED_MAX: usize = 64;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Folder {
-    descriptor: OwnedFd,
-    /// A description of its own for the lock that says who owns the folder: what was inherited
-    /// from another process shares its lock with it.
-    lock: OwnedFd,
+    place: Place,
+    /// Where it is opened again once it has been removed; nothing where it was given open.
+    path: Option<PathBuf>,
     levels: Levels,
     block_size: u64,
     next_number: AtomicU64,
@@ -46,38 +53,105 @@ pub(super) struct Folder {
     no_cached_open: AtomicBool,
 }
 
+/// A folder that is open.
+#[derive(Debug)]
+struct Place {
+    descriptor: OwnedFd,
+    /// A description of its own for the lock that says who owns the folder: what was inherited
+    /// from another process shares its lock with it.
+    lock: OwnedFd,
+    /// The one in its place, where it has been removed. Others may still use this one.
+    next: OnceLock<Box<Place>>,
+}
+
+impl Place {
+    fn of(descriptor: OwnedFd) -> Result<Place, Errno> {
+        let lock = rustix::fs::openat(&descriptor, ".", FOLDER, Mode::empty())?;
+        Ok(Place {
+            descriptor,
+            lock,
+            next: OnceLock::new(),
+        })
+    }
+
+    /// This one and those that came in its place.
+    fn chain(&self) -> impl Iterator<Item = &Place> {
+        std::iter::successors(Some(self), |place| place.next.get().map(|next| &**next))
+    }
+}
+
+/// Opens a folder; makes it where it is missing.
+fn open_or_make(path: &Path) -> Result<OwnedFd, Errno> {
+    let open = || rustix::fs::open(path, FOLDER, Mode::empty());
+    match open() {
+        Err(Errno::NOENT) => {
+            match rustix::fs::mkdir(path, FOLDER_MODE) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+            open()
+        }
+        opened => opened,
+    }
+}
+
 impl Folder {
     /// Opens the folder; makes it where it is missing.
     pub(super) fn open(path: &Path, levels: Levels) -> Result<Folder, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(path, flags, Mode::empty());
-        let descriptor = match open() {
-            Err(Errno::NOENT) => {
-                match rustix::fs::mkdir(path, FOLDER_MODE) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error),
-                }
-                open()?
-            }
-            opened => opened?,
-        };
+        let folder = Folder::from_descriptor(open_or_make(path)?, levels)?;
+        let path = Some(path.to_owned());
+        Ok(Folder { path, ..folder })
+    }
+
+    /// Opens a folder that is there.
+    pub(super) fn open_existing(path: &Path, levels: Levels) -> Result<Folder, Errno> {
+        let descriptor = rustix::fs::open(path, FOLDER, Mode::empty())?;
         Folder::from_descriptor(descriptor, levels)
     }
 
+    pub(super) fn with_levels(self, levels: Levels) -> Folder {
+        Folder { levels, ..self }
+    }
+
     pub(super) fn from_descriptor(descriptor: OwnedFd, levels: Levels) -> Result<Folder, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lock = rustix::fs::openat(&descriptor, ".", flags, Mode::empty())?;
         let block_size = rustix::fs::fstatvfs(&descriptor)?.f_bsize.max(1);
         // Another number in each process, so that names seldom meet those of the one before.
         let first = base::hash::of(b"temporary") % NUMBERS;
         Ok(Folder {
-            descriptor,
-            lock,
+            place: Place::of(descriptor)?,
+            path: None,
             levels,
             block_size,
             next_number: AtomicU64::new(first),
             no_cached_open: AtomicBool::new(false),
         })
+    }
+
+    /// Its descriptor.
+    fn descriptor(&self) -> &OwnedFd {
+        match self.place.next.get() {
+            None => &self.place.descriptor,
+            Some(next) => &next.chain().last().unwrap_or(next).descriptor,
+        }
+    }
+
+    /// Whether it has a name still.
+    pub(super) fn is_linked(&self) -> Result<bool, Errno> {
+        Ok(rustix::fs::fstat(self.descriptor())?.st_nlink > 0)
+    }
+
+    /// Opens what is now in the place of a folder that has been removed, or makes it.
+    pub(super) fn replace(&self) -> Result<(), Errno> {
+        let path = self.path.as_deref().ok_or(Errno::NOENT)?;
+        if self.place.chain().count() > REPLACED_MAX {
+            return Err(Errno::MFILE);
+        }
+        let new = Box::new(Place::of(open_or_make(path)?)?);
+        if let Some(last) = self.place.chain().last() {
+            // Only one thread looks after a folder.
+            let _ = last.next.set(new);
+        }
+        Ok(())
     }
 
     pub(super) fn levels(&self) -> &Levels {
@@ -95,14 +169,18 @@ impl Folder {
 
     /// Bytes that the file system has left for us.
     pub(super) fn free(&self) -> Result<u64, Errno> {
-        let stat = rustix::fs::fstatvfs(&self.descriptor)?;
+        let stat = rustix::fs::fstatvfs(self.descriptor())?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize.max(1)))
     }
 
     /// Whether this process owns the folder from now on, or does so already. The lock goes with
     /// the process that has it, however that ends.
     pub(super) fn try_lock(&self) -> bool {
-        match rustix::fs::flock(&self.lock, FlockOperation::NonBlockingLockExclusive) {
+        let lock = match self.place.chain().last() {
+            Some(last) => &last.lock,
+            None => &self.place.lock,
+        };
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => false,
             // A file system without locks: nothing could ever be owned.
             Ok(()) | Err(_) => true,
@@ -128,7 +206,7 @@ impl Folder {
         let path = self.levels.path(id);
         let mode = Mode::empty();
         let cached = ResolveFlags::CACHED;
-        match rustix::fs::openat2(&self.descriptor, path.as_str(), READ, mode, cached) {
+        match rustix::fs::openat2(self.descriptor(), path.as_str(), READ, mode, cached) {
             Err(Errno::AGAIN) => None,
             Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
                 self.no_cached_open.store(true, Ordering::Relaxed);
@@ -139,7 +217,7 @@ impl Folder {
     }
 
     fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::openat(&self.descriptor, path, flags, Mode::empty())
+        rustix::fs::openat(self.descriptor(), path, flags, Mode::empty())
     }
 
     /// Opens a folder of this one to list it; the folder itself is `.`.
@@ -151,7 +229,7 @@ impl Folder {
     /// What is known of an entry's file.
     pub(super) fn stat_entry(&self, id: &EntryId) -> Result<Stat, Errno> {
         let path = self.levels.path(id);
-        rustix::fs::statat(&self.descriptor, path.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::statat(self.descriptor(), path.as_str(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Makes a temporary file beside an entry, and the subfolders that both lie in. `names` has its
@@ -184,7 +262,7 @@ impl Folder {
 
     fn create(&self, path: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.descriptor, path, flags, FILE_MODE)
+        rustix::fs::openat(self.descriptor(), path, flags, FILE_MODE)
     }
 
     fn make_folders(&self, path: &EntryPath) -> Result<(), Failure> {
@@ -196,7 +274,7 @@ impl Folder {
 
     /// Makes a folder below this one, if it is not there.
     pub(super) fn make_folder(&self, path: &str) -> Result<(), Failure> {
-        match rustix::fs::mkdirat(&self.descriptor, path, FOLDER_MODE) {
+        match rustix::fs::mkdirat(self.descriptor(), path, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(Failure::of("mkdirat()", error)),
         }
@@ -210,7 +288,7 @@ impl Folder {
     }
 
     pub(super) fn rename_below(&self, from: &str, to: &str) -> Result<(), Failure> {
-        rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to)
+        rustix::fs::renameat(self.descriptor(), from, self.descriptor(), to)
             .map_err(|error| Failure::of("renameat()", error))
     }
 
@@ -223,7 +301,7 @@ impl Folder {
     }
 
     fn unlink(&self, path: &str) -> Result<(), Errno> {
-        rustix::fs::unlinkat(&self.descriptor, path, AtFlags::empty())
+        rustix::fs::unlinkat(self.descriptor(), path, AtFlags::empty())
     }
 
     /// Opens another file below the folder for reading.
@@ -240,7 +318,7 @@ impl Folder {
     pub(super) fn create_other(&self, path: &str) -> Result<OwnedFd, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.descriptor, path, flags, FILE_MODE)
+        rustix::fs::openat(self.descriptor(), path, flags, FILE_MODE)
             .map_err(|error| Failure::of("openat()", error))
     }
 }

@@ -9,10 +9,10 @@ use md5::{Digest, Md5};
 pub(super) const HEX_LENGTH: usize = 32;
 
 /// How many levels of subfolders there may be.
-const LEVELS_MAX: usize = 3;
+pub(super) const LEVELS_MAX: usize = 3;
 
 /// Most digits of a level's name.
-const LEVEL_LENGTH_MAX: usize = 2;
+pub(super) const LEVEL_LENGTH_MAX: usize = 2;
 
 /// Digits behind the name of a temporary file.
 pub(super) const NUMBER_LENGTH: usize = 10;
@@ -113,6 +113,17 @@ impl FromStr for Levels {
 }
 
 impl Levels {
+    /// Levels whose names are so long, from the outermost.
+    pub(super) fn of(lengths: &[u8]) -> Option<Levels> {
+        let mut levels = Levels::default();
+        for length in lengths {
+            let is_length = (1..=LEVEL_LENGTH_MAX).contains(&usize::from(*length));
+            *levels.lengths.get_mut(levels.count).filter(|_| is_length)? = *length;
+            levels.count += 1;
+        }
+        Some(levels)
+    }
+
     /// Lengths of the names of the levels, from the outermost.
     pub(super) fn lengths(&self) -> &[u8] {
         self.lengths.get(..self.count).unwrap_or_default()

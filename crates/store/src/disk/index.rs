@@ -397,14 +397,18 @@ impl Shard {
         }
     }
 
-    /// Notes that the body of the file of this revision is as its checksum says.
-    pub(super) fn note_checked(&mut self, id: &EntryId, revision: u32) {
+    /// Notes that the body of the file of this revision is as its checksum says, or is being looked
+    /// at for that. Whether this is news.
+    pub(super) fn note_checked(&mut self, id: &EntryId, revision: u32) -> bool {
         if let Some(at) = self.find(id)
             && let Some(record) = self.at_mut(at)
             && record.revision == revision
         {
+            let was_checked = record.flags & IS_CHECKED != 0;
             record.flags |= IS_CHECKED;
+            return !was_checked;
         }
+        false
     }
 
     /// Forgets an entry.

@@ -1,6 +1,7 @@
 //! What is done now and then, beside service: entries that were not used for long go, bounds that
 //! have become smaller are kept, files that are doomed are unlinked.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use super::{DiskStore, Millis};
@@ -14,11 +15,48 @@ pub struct Maintained {
     pub is_more: bool,
 }
 
+/// What has become of a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is where it was.
+    There,
+    /// It was removed, and a new one is there.
+    Replaced,
+}
+
 impl DiskStore {
     /// Whether this process owns index and eviction of the folder from now on: one does at a time.
     /// It no longer does when it ends, however that comes.
+    ///
+    /// Who does not own it serves and stores as well, but lets no entry go to make room.
     pub fn try_own(&self) -> bool {
-        self.folder.try_lock()
+        let is_owner = self.folder.try_lock();
+        self.is_owner.store(is_owner, Ordering::Relaxed);
+        is_owner
+    }
+
+    /// Whether the folder is there. One that has been removed while it is used is made anew, or
+    /// another one in its place opened, waiting for the disk: then nothing of the old one is known
+    /// any more, and the new one is to be owned and looked through.
+    ///
+    /// # Errors
+    /// The folder is not there, and cannot be opened or made.
+    pub fn keep_folder(&self) -> io::Result<Kept> {
+        if self.folder.is_linked()? {
+            return Ok(Kept::There);
+        }
+        self.folder.replace()?;
+        self.is_owner.store(false, Ordering::Relaxed);
+        self.is_scanned.store(false, Ordering::Relaxed);
+        for number in 0..self.index.shards() {
+            let mut shard = self.index.shard(number);
+            for id in shard.ids_of(|_| true) {
+                let removed = shard.remove(&id);
+                self.room
+                    .subtract(removed.and_then(|removed| removed.blocks).unwrap_or(0));
+            }
+        }
+        Ok(Kept::Replaced)
     }
 
     /// Removes up to so many entries that must go, waiting for the disk.

@@ -25,9 +25,11 @@ mod folder;
 mod head;
 mod id;
 mod index;
+mod listing;
 mod maintenance;
 mod nginx;
 mod open;
+mod order;
 mod purge;
 mod room;
 mod saved;
@@ -53,8 +55,9 @@ pub use folder::Failure;
 pub use head::{Fault, HEAD_LENGTH_MAX, Head, NewHead, Origin, Times, TooLarge};
 pub use id::{EntryId, InvalidLevels, Levels};
 pub use index::ENTRY_SIZE;
-pub use maintenance::Maintained;
-pub use open::{CHECKED_FIRST_MAX, Miss, Opened};
+pub use listing::{Listed, Listing, NotListed};
+pub use maintenance::{Kept, Maintained};
+pub use open::{CHECKED_FIRST_MAX, LaterCheck, Miss, Opened};
 pub use purge::Purged;
 pub use saved::Loaded;
 pub use scan::Scanner;
@@ -62,6 +65,7 @@ pub use scan::Scanner;
 use folder::Folder;
 use id::TemporaryName;
 use index::{Index, Removed, Stored};
+use order::Order;
 use purge::Purges;
 use room::Room;
 
@@ -102,6 +106,11 @@ pub struct DiskStore {
     /// The temporary files of this process.
     temporaries: Mutex<Set<TemporaryName>>,
     purges: Purges,
+    order: Order,
+    /// Whether this process owns the folder.
+    is_owner: AtomicBool,
+    /// Whether the saved index says that it knows all entries.
+    is_saved_whole: AtomicBool,
     /// Held by who saves the index.
     saving: Mutex<()>,
     counters: Counters,
@@ -144,6 +153,8 @@ pub enum StoreError {
     NoRoom,
     /// It was purged while it was fetched.
     Purged,
+    /// Another fetch of it that began later has been stored.
+    Superseded,
     /// The folder or the disk refuses.
     Failed(Failure),
 }
@@ -165,6 +176,7 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::NoRoom => f.write_str("the cache has no room"),
             StoreError::Purged => f.write_str("the entry has been purged"),
+            StoreError::Superseded => f.write_str("a newer answer has been stored"),
             StoreError::Failed(failure) => {
                 write!(f, "{} failed: {}", failure.call, failure.error())
             }
@@ -235,6 +247,9 @@ impl DiskStore {
             file_locks: [const { Mutex::new(()) }; FILE_LOCKS],
             temporaries: Mutex::default(),
             purges: Purges::default(),
+            order: Order::default(),
+            is_owner: AtomicBool::new(false),
+            is_saved_whole: AtomicBool::new(false),
             saving: Mutex::default(),
             counters: Counters::default(),
         };
@@ -291,9 +306,25 @@ impl DiskStore {
     /// Asks for the right to fetch an entry, which one has at a time. From one to whom nothing has
     /// come for `age` it is taken over.
     pub fn claim(self: &Arc<Self>, id: &EntryId, age: Millis, now: Millis) -> Claim {
+        self.claim_unless(id, now, |fill| !fill.is_overdue(age, now))
+    }
+
+    /// The same for one who has asked for it in any case: it is taken over from one to whom all has
+    /// come, though that may not be written yet. What comes now is newer.
+    pub fn claim_newer(self: &Arc<Self>, id: &EntryId, now: Millis) -> Claim {
+        self.claim_unless(id, now, |fill| !fill.is_over())
+    }
+
+    /// Claims an entry unless another fetch holds it.
+    fn claim_unless(
+        self: &Arc<Self>,
+        id: &EntryId,
+        now: Millis,
+        holds: impl FnOnce(&Fill) -> bool,
+    ) -> Claim {
         let mut shard = self.index.of(id);
         if let Some(fill) = shard.fills.get(id)
-            && !fill.is_overdue(age, now)
+            && holds(fill)
         {
             return Claim::Taken(Arc::clone(fill));
         }
@@ -402,6 +433,12 @@ impl DiskStore {
     /// The same where no one asks what came of it.
     fn remove_file(&self, id: &EntryId) {
         let _ = self.try_remove_file(id);
+    }
+
+    /// Whether this process owns the folder ([`DiskStore::try_own`]).
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.is_owner.load(Ordering::Relaxed)
     }
 
     fn forget_temporary(&self, name: TemporaryName) {

@@ -289,6 +289,71 @@ impl Opened {
         let Some(checksum) = self.unchecked else {
             return Ok(());
         };
+        let check = BodyCheck::of(self.body.clone(), checksum);
+        if let Err(fault) = check.run(&self.file)? {
+            return Err(store.drop_now(&self.id, fault, inode(&self.file)));
+        }
+        self.unchecked = None;
+        if let Some(revision) = self.revision {
+            store.index.of(&self.id).note_checked(&self.id, revision);
+        }
+        Ok(())
+    }
+
+    /// What is to be done beside serving the entry, for the first who serves it before its body's
+    /// checksum has been looked at.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn later_check(&self, store: &DiskStore) -> io::Result<Option<LaterCheck>> {
+        let (Some(checksum), Some(revision)) = (self.unchecked, self.revision) else {
+            return Ok(None);
+        };
+        let file = self.file.try_clone()?;
+        let is_first = store.index.of(&self.id).note_checked(&self.id, revision);
+        Ok(is_first.then(|| LaterCheck {
+            file,
+            body: BodyCheck::of(self.body.clone(), checksum),
+            id: self.id,
+        }))
+    }
+}
+
+/// The check of a body that an entry's users do not wait for.
+#[derive(Debug)]
+pub struct LaterCheck {
+    file: OwnedFd,
+    body: BodyCheck,
+    id: EntryId,
+}
+
+impl LaterCheck {
+    /// Reads the body and compares its checksum, waiting for the disk.
+    ///
+    /// # Errors
+    /// As with [`Opened::check_body`].
+    pub fn run(self, store: &DiskStore) -> Result<(), Miss> {
+        match self.body.run(&self.file)? {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(store.drop_now(&self.id, fault, inode(&self.file))),
+        }
+    }
+}
+
+/// A part of a file, and the checksum that it should have.
+#[derive(Debug)]
+pub(super) struct BodyCheck {
+    body: Range<u64>,
+    checksum: u32,
+}
+
+impl BodyCheck {
+    pub(super) fn of(body: Range<u64>, checksum: u32) -> BodyCheck {
+        BodyCheck { body, checksum }
+    }
+
+    /// Reads the body, waiting for the disk, and says what is wrong with it.
+    pub(super) fn run(&self, file: &OwnedFd) -> Result<Result<(), Fault>, Errno> {
         let mut hasher = Hasher::new();
         let mut memory = vec![0; CHECK_READ];
         let mut at = self.body.start;
@@ -297,22 +362,15 @@ impl Opened {
                 .unwrap_or(usize::MAX)
                 .min(CHECK_READ);
             let part = memory.get_mut(..wanted).unwrap_or_default();
-            let count = folder::read_all(&self.file, at, part)?;
+            let count = folder::read_all(file, at, part)?;
             if count == 0 {
                 break;
             }
             hasher.update(part.get(..count).unwrap_or_default());
             at += count as u64;
         }
-        if at < self.body.end || hasher.finalize() != checksum {
-            let fault = Fault::BodyChecksum;
-            return Err(store.drop_now(&self.id, fault, inode(&self.file)));
-        }
-        self.unchecked = None;
-        if let Some(revision) = self.revision {
-            store.index.of(&self.id).note_checked(&self.id, revision);
-        }
-        Ok(())
+        let is_right = at >= self.body.end && hasher.finalize() == self.checksum;
+        Ok(is_right.then_some(()).ok_or(Fault::BodyChecksum))
     }
 }
 

@@ -132,8 +132,12 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Takes the entry used longest ago out of the index. Whether there was one.
+    /// Takes the entry used longest ago out of the index, if this process owns the folder. Whether
+    /// there was one.
     pub(super) fn evict(&self) -> bool {
+        if !self.is_owner() {
+            return false;
+        }
         let Some(removed) = self.index.evict() else {
             return false;
         };
@@ -141,12 +145,14 @@ impl DiskStore {
         true
     }
 
-    /// Gives back what an entry took that is no longer in the index, has its file unlinked, and
-    /// counts it.
+    /// Gives back what an entry took that is no longer in the index, has its file unlinked by the
+    /// process that owns the folder, and counts it.
     pub(super) fn let_go(&self, removed: Removed, counter: &AtomicU64) {
         if let Some(blocks) = removed.blocks {
             self.room.subtract(blocks);
-            self.room.doom(Doomed::Entry(removed.id));
+            if self.is_owner() {
+                self.room.doom(Doomed::Entry(removed.id));
+            }
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -20,11 +20,13 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use bytes::{Buf, BufMut, Bytes};
 use rustix::io::Errno;
 
-use super::id::EntryId;
+use super::folder::{Failure, Folder};
+use super::id::{EntryId, Levels};
 use super::index::{Names, Saved};
 use super::{DiskStore, Millis, StoreError, folder};
 
@@ -35,6 +37,9 @@ const NEW_PATH: &str = "temp/index.new";
 const MAGIC: &[u8; 8] = b"TIDEINDX";
 const VERSION: u32 = 1;
 const HEADER_LENGTH: usize = 28;
+
+/// Bytes of the header for the lengths of levels, 0 behind the last.
+const LEVELS_FIELD: usize = 4;
 
 /// Records of a chunk, and the longest chunk.
 const CHUNK_RECORDS: usize = 4096;
@@ -53,7 +58,8 @@ pub struct Loaded {
 }
 
 impl DiskStore {
-    /// Saves the index, waiting for the disk. At an orderly end nothing may be stored after that.
+    /// Saves the index, waiting for the disk. At the end of an orderly process it says that it knows
+    /// all entries, unless one is stored after that.
     ///
     /// # Errors
     /// The folder or the disk refuses.
@@ -78,20 +84,23 @@ impl DiskStore {
         }
         write(chunk(&[], now))?;
         self.folder.rename_below(NEW_PATH, PATH)?;
+        let is_whole = is_end && self.is_scanned();
+        self.is_saved_whole.store(is_whole, Ordering::Release);
         Ok(())
     }
 
+    /// An entry has been stored: an index that was saved before does not know it.
+    pub(super) fn note_change(&self) {
+        if self.is_saved_whole.load(Ordering::Acquire)
+            && self.is_saved_whole.swap(false, Ordering::AcqRel)
+        {
+            // Where that fails the next process fetches it anew.
+            let _ = mark_incomplete(&self.folder);
+        }
+    }
+
     fn header(&self, is_orderly: bool) -> Vec<u8> {
-        let mut header = Vec::with_capacity(HEADER_LENGTH);
-        header.put_slice(MAGIC);
-        header.put_u32_le(VERSION);
-        header.put_u32_le(u32::try_from(self.folder.block_size()).unwrap_or(0));
-        let lengths = self.folder.levels().lengths();
-        header.put_slice(lengths);
-        header.put_bytes(0, 4_usize.saturating_sub(lengths.len()));
-        header.put_u32_le(is_orderly.into());
-        header.put_u32_le(crc32fast::hash(&header));
-        header
+        header(&self.folder, is_orderly)
     }
 
     /// Reads the saved index, waiting for the disk. What is already known stays as it is.
@@ -139,6 +148,63 @@ impl DiskStore {
         }
         Ok(loaded)
     }
+}
+
+fn header(folder: &Folder, is_orderly: bool) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER_LENGTH);
+    header.put_slice(MAGIC);
+    header.put_u32_le(VERSION);
+    header.put_u32_le(u32::try_from(folder.block_size()).unwrap_or(0));
+    let lengths = folder.levels().lengths();
+    header.put_slice(lengths);
+    header.put_bytes(0, LEVELS_FIELD.saturating_sub(lengths.len()));
+    header.put_u32_le(is_orderly.into());
+    header.put_u32_le(crc32fast::hash(&header));
+    header
+}
+
+/// The levels that a folder had when its index was saved.
+pub(super) fn levels(folder: &Folder) -> Option<Levels> {
+    let mut header = [0; HEADER_LENGTH];
+    let file = folder.open_other(PATH).ok()?;
+    let filled = folder::read_all(&file, 0, &mut header).ok()?;
+    let (summed, checksum) = header.split_last_chunk::<4>()?;
+    let is_whole = filled == HEADER_LENGTH && crc32fast::hash(summed).to_le_bytes() == *checksum;
+    let rest = header.strip_prefix(MAGIC).filter(|_| is_whole)?;
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let lengths = rest.get(4..4 + LEVELS_FIELD)?;
+    let count = lengths.iter().take_while(|length| **length != 0).count();
+    (*version == VERSION.to_le_bytes())
+        .then(|| Levels::of(lengths.get(..count)?))
+        .flatten()
+}
+
+/// The saved index behind its header, and when it was saved; nothing where it is not of this
+/// folder.
+pub(super) fn open(folder: &Folder) -> io::Result<Option<(File, SystemTime)>> {
+    let mut file = match folder.open_other(PATH) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = [0; HEADER_LENGTH];
+    let is_whole = read_exact(&mut file, &mut found)?;
+    let is_of_folder = [true, false].map(|is_orderly| header(folder, is_orderly) == found);
+    if !is_whole || !is_of_folder.contains(&true) {
+        return Ok(None);
+    }
+    let saved_at = file.metadata()?.modified()?;
+    Ok(Some((file, saved_at)))
+}
+
+/// Has a saved index say that it may not know what is in the folder.
+pub(super) fn mark_incomplete(folder: &Folder) -> Result<(), Failure> {
+    if open(folder).ok().flatten().is_none() {
+        return Ok(());
+    }
+    let file = folder.open_other_to_change(PATH);
+    let file = file.map_err(|error| Failure::of("openat()", error))?;
+    folder::write_all(&file, 0, &[Bytes::from(header(folder, false))])
 }
 
 /// Fills `memory`; false where the file ends before.

@@ -15,20 +15,20 @@ use super::index::Stored;
 use super::{DiskStore, Millis};
 
 /// What is found in a folder.
-enum Found {
+pub(super) enum Found {
     Entry(EntryId),
     Temporary(TemporaryName),
 }
 
 /// A walk through all levels.
 #[derive(Debug)]
-struct Walk {
+pub(super) struct Walk {
     /// The folders that are being listed, from the outermost, with their paths.
     open: Vec<(String, Dir)>,
 }
 
 impl Walk {
-    fn new(folder: &Folder) -> Walk {
+    pub(super) fn new(folder: &Folder) -> Walk {
         let mut walk = Walk { open: Vec::new() };
         walk.enter(folder, String::new());
         walk
@@ -43,7 +43,7 @@ impl Walk {
     }
 
     /// Looks at the next name in the folders, which may be nothing of ours. `None` at the end.
-    fn step(&mut self, folder: &Folder) -> Option<Option<Found>> {
+    pub(super) fn step(&mut self, folder: &Folder) -> Option<Option<Found>> {
         let depth = self.open.len().checked_sub(1)?;
         let (path, dir) = self.open.last_mut()?;
         let Some(Ok(entry)) = dir.read() else {

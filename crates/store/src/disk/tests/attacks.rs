@@ -244,7 +244,9 @@ fn storing_reading_and_purging_at_once_stays_right() {
                 let stored = bytes(number as u8, number * 300);
                 match round % 8 {
                     0..3 => match put_with(&store, new_head(&key), &stored, round as u64) {
-                        Ok(_) | Err(StoreError::NoRoom | StoreError::Purged) => {}
+                        Ok(_)
+                        | Err(StoreError::NoRoom | StoreError::Purged | StoreError::Superseded) => {
+                        }
                         Err(error) => panic!("{error}"),
                     },
                     3..6 => match body(&store, &key, round as u64) {

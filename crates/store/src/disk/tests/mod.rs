@@ -14,6 +14,7 @@ use super::*;
 
 mod attacks;
 mod filling;
+mod sharing;
 
 /// A folder that goes with the test.
 struct TestFolder(PathBuf);
@@ -80,6 +81,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
 
 fn scanned(settings: &Settings) -> Arc<DiskStore> {
     let store = DiskStore::open(settings).unwrap();
+    store.try_own();
     let mut scanner = store.scanner();
     while scanner.step(100, 0) {}
     store
@@ -620,6 +622,7 @@ fn index_is_known_after_an_orderly_end() {
     drop(store);
 
     let store = DiskStore::open(&folder.settings()).unwrap();
+    assert!(store.try_own());
     let loaded = store.load_index(30_000).unwrap();
     assert_eq!(
         (loaded.entries, loaded.is_orderly),

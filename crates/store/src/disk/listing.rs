@@ -1,0 +1,309 @@
+//! A cache's folder as a program sees it that does not serve from it: an operator's command line,
+//! while a server runs or while none does.
+//!
+//! Nothing here makes a folder, takes one over or evicts. What is unlinked a running server misses
+//! when it is asked for next; where none runs, the saved index is marked as one that does not know
+//! all, so that the next server looks through the folder.
+
+use std::io::{self, BufReader, Read as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use base::hash::Map;
+use bytes::Bytes;
+use rustix::fs::{Dir, FileType};
+use rustix::io::Errno;
+
+use super::folder::{self, Folder};
+use super::head::{self, Fault, HEAD_LENGTH_MAX, Head};
+use super::id::{EntryId, LEVEL_LENGTH_MAX, LEVELS_MAX, Levels};
+use super::open::BodyCheck;
+use super::saved;
+use super::scan::{Found, Walk};
+
+/// Bytes of a file that are read for its head at first.
+const FIRST_READ: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Listing {
+    folder: Folder,
+    /// How long ago entries were used, as far as the saved index says.
+    unused: Map<EntryId, Duration>,
+}
+
+/// Why a folder cannot be listed.
+#[derive(Debug)]
+pub enum NotListed {
+    /// It cannot be opened or read.
+    Failed(io::Error),
+    /// There is something, and nothing of a cache.
+    NoCache,
+}
+
+impl From<Errno> for NotListed {
+    fn from(error: Errno) -> NotListed {
+        NotListed::Failed(error.into())
+    }
+}
+
+impl From<io::Error> for NotListed {
+    fn from(error: io::Error) -> NotListed {
+        NotListed::Failed(error)
+    }
+}
+
+/// An entry that has been found.
+#[derive(Debug)]
+pub struct Listed {
+    /// What it is known by.
+    pub id: EntryId,
+    /// Where its file lies below the folder.
+    pub path: String,
+    /// Bytes of the file.
+    pub length: u64,
+    /// The key, where the file says one.
+    pub key: Option<Bytes>,
+    /// The head, or why it is not served.
+    pub head: Result<Head, Fault>,
+    /// How long ago it was used, as far as is known. What is used while the server runs is saved
+    /// once a minute.
+    pub unused: Option<Duration>,
+}
+
+impl Listed {
+    /// Whether this is the name by which it is purged: its key, or what the keys of all slices
+    /// have in common.
+    #[must_use]
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        let group = self.head.as_ref().map_or(&[][..], |head| &head.group);
+        self.key.as_deref() == Some(name) || (!group.is_empty() && group == name)
+    }
+
+    /// Whether its key begins so.
+    #[must_use]
+    pub fn begins_with(&self, prefix: &[u8]) -> bool {
+        self.key.as_ref().is_some_and(|key| key.starts_with(prefix))
+    }
+
+    /// Whether it has this tag.
+    #[must_use]
+    pub fn has_tag(&self, tag: &[u8]) -> bool {
+        let mut tags = self.head.iter().flat_map(Head::tags);
+        tags.any(|known| known == tag)
+    }
+}
+
+impl Listing {
+    /// Opens a folder that is there, waiting for the disk.
+    ///
+    /// # Errors
+    /// See [`NotListed`].
+    pub fn open(path: &Path) -> Result<Listing, NotListed> {
+        let folder = Folder::open_existing(path, Levels::default())?;
+        let levels = match saved::levels(&folder) {
+            Some(levels) => levels,
+            None => levels_of(&folder)?,
+        };
+        let folder = folder.with_levels(levels);
+        let unused = saved_uses(&folder)?;
+        Ok(Listing { folder, unused })
+    }
+
+    /// Gives entries to `seen` until it says that these are enough, waiting for the disk.
+    pub fn visit(&self, mut seen: impl FnMut(Listed) -> ControlFlow<()>) {
+        let mut walk = Walk::new(&self.folder);
+        while let Some(found) = walk.step(&self.folder) {
+            if let Some(Found::Entry(id)) = found
+                && let Ok(listed) = self.listed(id)
+                && seen(listed).is_break()
+            {
+                return;
+            }
+        }
+    }
+
+    /// An entry, waiting for the disk.
+    fn listed(&self, id: EntryId) -> Result<Listed, Errno> {
+        let path = self.folder.levels().path(&id).as_str().to_owned();
+        let stat = self.folder.stat_entry(&id)?;
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        let (key, head) = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => self.read(&id, length)?,
+            _ => (None, Err(Fault::NoFile)),
+        };
+        Ok(Listed {
+            id,
+            path,
+            length,
+            key,
+            head,
+            unused: self.unused.get(&id).copied(),
+        })
+    }
+
+    /// The key and the head in a file of this length.
+    fn read(
+        &self,
+        id: &EntryId,
+        length: u64,
+    ) -> Result<(Option<Bytes>, Result<Head, Fault>), Errno> {
+        let file = self.folder.open_entry(id)?;
+        let mut start = vec![0; FIRST_READ];
+        let filled = folder::read_all(&file, 0, &mut start)?;
+        start.truncate(filled);
+        let needed = match head::length(&start) {
+            Ok(needed) => needed.min(HEAD_LENGTH_MAX),
+            Err(fault) => {
+                let key = head::key_of(&start).map(Bytes::copy_from_slice);
+                return Ok((key, Err(fault)));
+            }
+        };
+        if needed > filled {
+            start.resize(needed, 0);
+            let filled = folder::read_all(&file, 0, &mut start)?;
+            start.truncate(filled);
+        }
+        let start = Bytes::from(start);
+        let Some(key) = head::key_of(&start).map(|key| start.slice_ref(key)) else {
+            return Ok((None, Err(Fault::Short)));
+        };
+        let parsed = head::parse(&start, &key, length);
+        let is_here = |head: &Head| EntryId::of(&[&key]) == *id || head.variant == Some(*id);
+        let head = parsed.and_then(|parsed| match is_here(&parsed.head) {
+            true => Ok(parsed.head),
+            false => Err(Fault::Key),
+        });
+        Ok((Some(key), head))
+    }
+
+    /// Reads the body of an entry and compares its checksum, waiting for the disk. Nothing where
+    /// there is none to compare, as with entries of nginx.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn check_body(&self, listed: &Listed) -> io::Result<Option<Result<(), Fault>>> {
+        let Some(key) = listed.key.as_deref() else {
+            return Ok(None);
+        };
+        let file = self.folder.open_entry(&listed.id)?;
+        let mut start = Vec::new();
+        let mut reader = std::fs::File::from(file.try_clone()?).take(HEAD_LENGTH_MAX as u64);
+        reader.read_to_end(&mut start)?;
+        let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        let parsed = match head::parse(&start.into(), key, length) {
+            Ok(parsed) => parsed,
+            Err(fault) => return Ok(Some(Err(fault))),
+        };
+        let Some(checksum) = parsed.body_checksum else {
+            return Ok(None);
+        };
+        let check = BodyCheck::of(parsed.body, checksum);
+        Ok(Some(check.run(&file)?))
+    }
+
+    /// Unlinks an entry's file, waiting for the disk. Whether it was still there.
+    ///
+    /// # Errors
+    /// That of `unlink()`.
+    pub fn unlink(&self, listed: &Listed) -> io::Result<bool> {
+        match self.folder.unlink_entry(&listed.id) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has the next server look through the folder, if none serves from it now: the saved index
+    /// knows entries that are gone.
+    ///
+    /// # Errors
+    /// The saved index cannot be written.
+    pub fn note_unlinked(&self) -> io::Result<()> {
+        // A server that runs saves its own.
+        if self.folder.try_lock() {
+            saved::mark_incomplete(&self.folder).map_err(|failure| failure.error())?;
+        }
+        Ok(())
+    }
+}
+
+/// How long ago entries were used, by the saved index.
+fn saved_uses(folder: &Folder) -> io::Result<Map<EntryId, Duration>> {
+    /// Later than any age: ages are told as times before it.
+    const NOW: u64 = u64::MAX;
+    let mut uses = Map::default();
+    let Some((file, saved_at)) = saved::open(folder)? else {
+        return Ok(uses);
+    };
+    let since = SystemTime::now().duration_since(saved_at);
+    let since = since.unwrap_or_default();
+    let mut records = Vec::new();
+    // What stands before a damaged chunk is as good as it was.
+    saved::read_chunks(&mut BufReader::new(file), NOW, &mut records)?;
+    for record in records {
+        let age = Duration::from_millis(NOW - record.used);
+        uses.insert(record.id, age + since);
+    }
+    Ok(uses)
+}
+
+/// The levels of a folder without a saved index, by what lies there.
+fn levels_of(folder: &Folder) -> Result<Levels, NotListed> {
+    let names = names_in(folder, ".")?;
+    match lengths_of(folder, "", names.clone(), 0)? {
+        Some(lengths) => Levels::of(&lengths).ok_or(NotListed::NoCache),
+        None if names.is_empty() => Ok(Levels::default()),
+        None => Err(NotListed::NoCache),
+    }
+}
+
+/// How long the names of the levels are from here on, by the first entry that is found. Nothing
+/// where there is none.
+fn lengths_of(
+    folder: &Folder,
+    path: &str,
+    names: Vec<String>,
+    depth: usize,
+) -> Result<Option<Vec<u8>>, NotListed> {
+    if names
+        .iter()
+        .any(|name| EntryId::from_hex(name.as_bytes()).is_some())
+    {
+        return Ok(Some(Vec::new()));
+    }
+    if depth == LEVELS_MAX {
+        return Ok(None);
+    }
+    let is_level = |name: &String| {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (1..=LEVEL_LENGTH_MAX).contains(&name.len()) && name.bytes().all(is_digit)
+    };
+    for name in names.into_iter().filter(is_level) {
+        let path = match path {
+            "" => name.clone(),
+            path => format!("{path}/{name}"),
+        };
+        let Ok(names) = names_in(folder, &path) else {
+            continue;
+        };
+        if let Some(mut lengths) = lengths_of(folder, &path, names, depth + 1)? {
+            lengths.insert(0, name.len() as u8);
+            return Ok(Some(lengths));
+        }
+    }
+    Ok(None)
+}
+
+/// The names in a folder, but for those that every folder has.
+fn names_in(folder: &Folder, path: &str) -> Result<Vec<String>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::new(folder.open_folder(path)?)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}

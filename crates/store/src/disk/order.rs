@@ -1,0 +1,82 @@
+//! Which of several fetches of one entry is stored: the one whose head came last, whichever is
+//! written first.
+
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::hash::Map;
+
+use super::DiskStore;
+use super::id::EntryId;
+
+/// The entries that are being written.
+#[derive(Debug, Default)]
+pub(super) struct Order(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// Number of the last head that has come.
+    last: u64,
+    writers: Map<EntryId, Writers>,
+}
+
+/// Who writes an entry.
+#[derive(Debug, Default)]
+struct Writers {
+    count: usize,
+    /// Number of the newest head that has been stored meanwhile.
+    stored: u64,
+}
+
+impl Order {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A fetch whose head has come. Its last write holds it, too: that may outlive who fetches.
+#[derive(Debug)]
+pub(super) struct Turn {
+    store: Arc<DiskStore>,
+    id: EntryId,
+    number: u64,
+}
+
+impl Turn {
+    /// The head of an entry has come.
+    pub(super) fn begin(store: &Arc<DiskStore>, id: &EntryId) -> Arc<Turn> {
+        let mut entries = store.order.lock();
+        entries.last += 1;
+        let number = entries.last;
+        entries.writers.entry(*id).or_default().count += 1;
+        drop(entries);
+        Arc::new(Turn {
+            store: Arc::clone(store),
+            id: *id,
+            number,
+        })
+    }
+
+    /// Whether the entry is to be stored: no newer one has been.
+    pub(super) fn take(&self) -> bool {
+        let mut entries = self.store.order.lock();
+        let Some(writers) = entries.writers.get_mut(&self.id) else {
+            return true;
+        };
+        let is_newest = writers.stored < self.number;
+        writers.stored = writers.stored.max(self.number);
+        is_newest
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut entries = self.store.order.lock();
+        if let Entry::Occupied(mut writers) = entries.writers.entry(self.id) {
+            writers.get_mut().count -= 1;
+            if writers.get().count == 0 {
+                writers.remove();
+            }
+        }
+    }
+}
