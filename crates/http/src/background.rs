@@ -14,6 +14,7 @@ use std::task::{Poll, Waker};
 
 use engine::select::{Either, either};
 use framework::panics;
+use framework::workers::Hold;
 
 use crate::ending;
 use crate::exchange::{Abort, Exchange};
@@ -132,9 +133,11 @@ impl Drop for End {
 }
 
 /// Has a request ([`Request::detached`]) answered by what answers in its plan. The answer is
-/// dropped as soon as it has a head.
+/// dropped as soon as it has a head. A thread that ends gracefully waits for it.
 pub fn detach(mut child: Box<Request>) {
+    let held = Hold::new();
     engine::spawn(async move {
+        let _held = held;
         let mut exchange = Exchange::sink();
         let answered = Box::pin(request::content(&mut child, &mut exchange));
         match panics::catch(answered).await {

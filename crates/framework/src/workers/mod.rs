@@ -4,6 +4,7 @@
 //! controlling thread as closures posted to each thread's engine.
 
 mod accept;
+mod holding;
 mod outgoing;
 mod places;
 mod receive;
@@ -27,6 +28,7 @@ use crate::panics::{self, AbortOnPanic};
 use crate::report::Report;
 use crate::watch::{self, Watch, Watched};
 
+pub use holding::Hold;
 pub use outgoing::{ConnectError, connect, connect_datagrams, connect_with};
 pub use places::{NotEnough, Registered, Spare, SpareEntry};
 pub use sharing::Sharing;

@@ -58,6 +58,8 @@ pub struct Worker {
     pub(super) clients: Cell<usize>,
     /// Requests that share a connection to an upstream with one that began before them.
     pub(super) sharing: Cell<usize>,
+    /// Work that no client waits for.
+    pub(super) held: Cell<usize>,
     /// Places of those that may be closed without loss.
     pub(super) idle: RefCell<IdleQueue>,
     pub(super) connections_max: usize,
@@ -106,6 +108,7 @@ impl Worker {
             places: RefCell::new(Slab::new()),
             clients: Cell::new(0),
             sharing: Cell::new(0),
+            held: Cell::new(0),
             idle: RefCell::default(),
             connections_max,
             quitting: Cell::new(false),
@@ -378,6 +381,7 @@ impl Worker {
             for connection in worker.open_connections() {
                 connection.abort();
             }
+            worker.end_if_idle();
         });
     }
 
@@ -389,7 +393,8 @@ impl Worker {
 
     pub(super) fn end_if_idle(&self) {
         let is_idle = self.accept_tasks.get() == 0 && self.clients.get() == 0;
-        if self.quitting.get() && is_idle {
+        let is_held = self.held.get() > 0 && !self.at_once.get();
+        if self.quitting.get() && is_idle && !is_held {
             self.ended.set();
         }
     }
