@@ -12,7 +12,7 @@ use http::variables::Compiling as _;
 use proto::cgi::{Name, Variables};
 use proto::header::Known;
 
-use crate::passing::cache::{Lookup, Validators};
+use crate::passing::cache::{self, Lookup, Validators};
 
 /// What the name of a parameter begins with that stands for a field of the request.
 const OF_FIELD: &[u8] = b"HTTP_";
@@ -49,6 +49,18 @@ fn lines(setter: &Setter<'_>) -> Result<Vec<ParamLine>, Fault> {
         all.push((name.clone(), value.clone(), if_not_empty));
     }
     Ok(all)
+}
+
+/// Whether an application gets the `Authorization` of clients.
+pub(crate) fn passes_authorization(
+    scope: ScopeRef<'_>,
+    setting: &Setting<Vec<ParamLine>>,
+) -> Result<bool, Fault> {
+    let lines = scope.written(setting)?.unwrap_or_default();
+    let set = lines
+        .iter()
+        .rfind(|(name, ..)| &*name.bytes == b"HTTP_AUTHORIZATION");
+    cache::passes_authorization(set.map(|(_, value, _)| value))
 }
 
 /// The parameter that each application gets, whether a line names it or not.

@@ -89,6 +89,7 @@ const PASSING: settings::Declared = settings::Declared {
     converts_head: false,
     temporary_path: &TEMPORARY_PATH,
     hidden: &HIDDEN,
+    passes_authorization: |scope| params::passes_authorization(scope, &PARAM),
 };
 
 /// What [`Settings`] are made of.

@@ -55,6 +55,8 @@ pub(crate) struct Declared {
     pub(crate) temporary_path: &'static TemporaryPath,
     /// Fields that never reach the client unless a line names them.
     pub(crate) hidden: &'static [&'static str],
+    /// Whether upstreams get the `Authorization` of a scope's clients, if they get any field.
+    pub(crate) passes_authorization: fn(ScopeRef<'_>) -> Result<bool, Fault>,
 }
 
 impl Passing {
@@ -85,13 +87,23 @@ impl Passing {
         let more = scope.written(&family.hide_header)?.unwrap_or_default();
         let hidden = declared.hidden.iter().map(|name| name.as_bytes());
         let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
-        let hidden = hidden.filter(|name| !passed.contains_name(name)).collect();
+        let hidden: NameSet = hidden.filter(|name| !passed.contains_name(name)).collect();
+        let ignored = names(&scope.written(&family.ignore_headers)?.unwrap_or_default());
+        let pass_request_headers = scope.get(&family.pass_request_headers)?;
         let buffers = buffers.compile(
             compiler,
             scope,
             &family.buffer_size,
             declared.temporary_path,
         )?;
+        let known = cache::Scope {
+            store: &family.store,
+            ignore_headers: &family.ignore_headers,
+            hidden: &hidden,
+            ignored: &ignored,
+            passes_authorization: pass_request_headers && (declared.passes_authorization)(scope)?,
+        };
+        cache.warn(compiler, scope, &known)?;
         let cache = cache.compile(compiler, scope, &family.store, *converts_head)?;
         let store = match cache {
             Some(_) => None,
@@ -118,14 +130,14 @@ impl Passing {
             buffering: scope.get(&family.buffering)?,
             buffers,
             request_buffering: scope.get(&family.request_buffering)?,
-            pass_request_headers: scope.get(&family.pass_request_headers)?,
+            pass_request_headers,
             pass_request_body: scope.get(&family.pass_request_body)?,
             intercept_errors: scope.get(&family.intercept_errors)?,
             buffer_size: scope.get(&family.buffer_size)? as usize,
             socket: SocketSettings::compile(compiler, scope, family)?,
             hidden,
             upstream_says_what_it_is: false,
-            ignored: names(&scope.written(&family.ignore_headers)?.unwrap_or_default()),
+            ignored,
             force_ranges: scope.get(&family.force_ranges)?,
             pass_trailers: false,
             limit_rate: Size::compile(compiler, scope.get(&family.limit_rate)?),

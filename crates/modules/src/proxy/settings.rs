@@ -139,6 +139,12 @@ const PASSING: settings::Declared = settings::Declared {
     converts_head: true,
     temporary_path: &TEMPORARY_PATH,
     hidden: &HIDDEN,
+    passes_authorization: |scope| {
+        let lines = scope.written(&SET_HEADER)?.unwrap_or_default();
+        let is_it = |name: &Word| name.bytes.eq_ignore_ascii_case(b"authorization");
+        let set = lines.iter().rfind(|(name, _)| is_it(name));
+        cache::passes_authorization(set.map(|(_, value)| value))
+    },
 };
 
 /// What [`Settings`] are made of, but for what modules have in common.

@@ -98,6 +98,7 @@ const PASSING: settings::Declared = settings::Declared {
         "x-accel-buffering",
         "x-accel-charset",
     ],
+    passes_authorization: |scope| params::passes_authorization(scope, &PARAM),
 };
 
 /// What [`Settings`] are made of.

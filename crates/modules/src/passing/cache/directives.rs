@@ -233,7 +233,11 @@ impl Family {
     }
 
     /// What `*_cache` says in a scope. Of that and `*_store` the one holds that is written nearer.
-    fn word(&self, scope: ScopeRef<'_>, store: &Setting<StoreLine>) -> Result<Option<Word>, Fault> {
+    pub(super) fn word(
+        &self,
+        scope: ScopeRef<'_>,
+        store: &Setting<StoreLine>,
+    ) -> Result<Option<Word>, Fault> {
         for scope in std::iter::successors(Some(scope), |scope| scope.parent()) {
             let stores = scope
                 .own(store)?

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use engine::file::File;
+use framework::workers::Hold;
 use http::doing::WHILE_SENDING;
 use http::exchange::Abort;
 use http::log::{self, Level};
@@ -23,7 +24,7 @@ use proto::method::Method;
 use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, StoreError, Times, Written};
 
 use super::freshness::Freshness;
-use super::{Lookup, any_holds, now, vary, wall};
+use super::{Lookup, Zone, any_holds, now, vary, wall};
 use crate::passing::READING_BODY;
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
@@ -52,8 +53,9 @@ impl Lookup {
         };
         let begun = self.begin(request, passing);
         self.refuse();
+        let zone = self.outcome.zone();
         Step::Respond(Body::Source(match begun {
-            Some((filler, reader)) => store(request, passing, source, filler, reader),
+            Some(begun) => store(request, passing, zone, source, begun),
             None => source,
         }))
     }
@@ -85,7 +87,7 @@ impl Lookup {
             .unwrap_or(self.main);
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
-        let claim = || match self.store.claim(&sought, u64::MAX, now()) {
+        let claim = || match self.store.claim_newer(&sought, now()) {
             Claim::Won(filler) => filler,
             Claim::Taken(_) => Box::new(self.store.filler(&sought)),
         };
@@ -143,7 +145,10 @@ fn text_of(head: &AnswerHead) -> Vec<u8> {
     let mut text = b"HTTP/1.1 ".to_vec();
     let line = head.status_line(&head.bytes);
     if line.is_empty() {
-        text.extend_from_slice(head.status().to_string().as_bytes());
+        // An application that names no reason gets the usual one, with its first answer, too.
+        let status = head.status();
+        let line = format!("{status} {}", proto::status::reason(status));
+        text.extend_from_slice(line.trim_end().as_bytes());
     } else {
         text.extend_from_slice(line);
     }
@@ -162,15 +167,17 @@ fn text_of(head: &AnswerHead) -> Vec<u8> {
 fn store(
     request: &mut Request,
     passing: &Arc<Passing>,
+    zone: &Arc<Zone>,
     source: Box<dyn Source>,
-    filler: Box<Filler>,
-    reader: Reader,
+    (filler, reader): (Box<Filler>, Reader),
 ) -> Box<dyn Source> {
     let broken = Rc::new(Cell::new(Break::Unfinished));
     let mut fetch = Fetch {
         source,
         filler,
         about: About::of(request),
+        zone: Arc::clone(zone),
+        _held: Hold::new(),
         broken: Rc::clone(&broken),
         rest: None,
         state: Fetching::Coming,
@@ -231,6 +238,9 @@ struct Fetch {
     source: Box<dyn Source>,
     filler: Box<Filler>,
     about: About,
+    zone: Arc<Zone>,
+    /// The thread does not end before it.
+    _held: Hold,
     /// How it was broken off, for the client.
     broken: Rc<Cell<Break>>,
     /// What the source has given in a file, and is yet to be read.
@@ -291,15 +301,7 @@ impl Fetch {
                 match self.filler.wrote(written) {
                     Ok(Stage::More) => {}
                     Ok(Stage::Committed) => return,
-                    Err(error) => {
-                        let level = match error {
-                            // An operator has asked for that.
-                            StoreError::Purged => Level::Info,
-                            StoreError::NoRoom => Level::Warn,
-                            StoreError::Failed(_) => Level::Crit,
-                        };
-                        self.tell(level, &format!("answer not stored: {error}"));
-                    }
+                    Err(error) => self.tell_unstored(error),
                 }
             }
         }
@@ -333,6 +335,29 @@ impl Fetch {
             _ => {
                 self.broken.set(Break::Unkept);
                 self.state = Fetching::Broken;
+            }
+        }
+    }
+
+    /// Says why the answer is not stored; where that concerns many, once a second.
+    fn tell_unstored(&self, error: StoreError) {
+        let counters = self.zone.state().counters();
+        let (level, notices) = match error {
+            // An operator has asked for the first, and nothing is lost by the second.
+            StoreError::Purged | StoreError::Superseded => (Level::Info, None),
+            StoreError::NoRoom => (Level::Warn, Some(&counters.no_room)),
+            StoreError::Failed(_) => (Level::Crit, Some(&counters.failed)),
+        };
+        let left_out = match notices {
+            Some(notices) => notices.next(now()),
+            None => Some(0),
+        };
+        match left_out {
+            None => {}
+            Some(0) => self.tell(level, &format!("answer not stored: {error}")),
+            Some(others) => {
+                let text = format!("answer not stored, nor were {others} others: {error}");
+                self.tell(level, &text);
             }
         }
     }

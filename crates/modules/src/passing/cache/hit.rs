@@ -25,8 +25,12 @@ pub(super) async fn serve(
     status: CacheStatus,
 ) -> Option<Step> {
     let length = opened.body.end.saturating_sub(opened.body.start);
-    if opened.is_unchecked() && length <= CHECKED_FIRST_MAX {
-        opened = checked(request, store, opened).await?;
+    if opened.is_unchecked() {
+        if length <= CHECKED_FIRST_MAX {
+            opened = checked(request, store, opened).await?;
+        } else {
+            check_beside(store, &opened);
+        }
     }
     if let Some(step) = apply(request, rules, &opened.head, status, false)? {
         return Some(step);
@@ -113,6 +117,21 @@ async fn checked(request: &Request, store: &Arc<DiskStore>, mut opened: Opened) 
             None
         }
     }
+}
+
+/// Has the body of an entry checked beside service: what it is found to be wrong for goes.
+fn check_beside(store: &Arc<DiskStore>, opened: &Opened) {
+    // Without a descriptor for that it is checked by another use.
+    let Ok(Some(check)) = opened.later_check(store) else {
+        return;
+    };
+    let store = Arc::clone(store);
+    engine::spawn(async move {
+        let checked = engine::blocking_long(move || check.run(&store)).await;
+        if let Err(miss) = checked {
+            log::event!(Crit, "body of cache entry: {miss}");
+        }
+    });
 }
 
 /// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.

@@ -24,6 +24,7 @@ mod purge;
 mod revalidation;
 mod update;
 mod vary;
+mod warnings;
 mod zone;
 
 use std::ops::ControlFlow;
@@ -44,6 +45,8 @@ use store::disk::{
 
 pub(crate) use directives::{Family, Methods, Valid};
 pub(crate) use revalidation::Validators;
+pub(in crate::passing) use warnings::Scope;
+pub(crate) use warnings::passes_authorization;
 pub use zone::{add, prepare};
 
 use super::answer::AnswerHead;
@@ -221,10 +224,10 @@ fn now() -> u64 {
     seconds * 1000 + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000_000
 }
 
-/// Seconds since 1970.
 /// A cache's zone, and the folder of its answers.
 type ZonedStore = (Arc<Zone>, Arc<DiskStore>);
 
+/// Seconds since 1970.
 fn wall() -> i64 {
     i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX)
 }

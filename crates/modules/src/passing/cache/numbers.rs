@@ -9,9 +9,38 @@ use store::disk::Counts;
 use super::zone::CacheZone;
 use super::{CacheStatus, Zone};
 
+/// How often it is told that answers are not kept, in milliseconds.
+const TOLD_EVERY: u64 = 1000;
+
+/// Lines of the log of which all threads write one a second.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// When the next one is due, by [`super::now`].
+    due: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Notices {
+    /// Whether one is to be written now: then how many were left out before it.
+    pub(super) fn next(&self, now: u64) -> Option<u64> {
+        let due = self.due.load(Ordering::Relaxed);
+        let next = now.saturating_add(TOLD_EVERY);
+        let (set, read) = (Ordering::Relaxed, Ordering::Relaxed);
+        if now < due || self.due.compare_exchange(due, next, set, read).is_err() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.left_out.swap(0, Ordering::Relaxed))
+    }
+}
+
 /// What all threads count of a zone.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// The disk has refused answers.
+    pub(super) failed: Notices,
+    /// There was no room for answers.
+    pub(super) no_room: Notices,
     answered: [AtomicU64; CacheStatus::ALL.len()],
     waiting: AtomicU64,
 }
@@ -37,6 +66,10 @@ impl Outcome {
             zone: Arc::clone(zone),
             status: CacheStatus::Miss,
         }
+    }
+
+    pub(super) fn zone(&self) -> &Arc<Zone> {
+        &self.zone
     }
 
     /// That of a request of the cache's own, which begins now.
@@ -99,4 +132,20 @@ pub(crate) fn of(request: &Request) -> Vec<CacheNumbers> {
         })
     });
     caches.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_tells_of_those_left_out() {
+        let notices = Notices::default();
+        assert_eq!(notices.next(5000), Some(0));
+        assert_eq!(notices.next(5000), None);
+        assert_eq!(notices.next(5999), None);
+        assert_eq!(notices.next(6000), Some(2));
+        assert_eq!(notices.next(6500), None);
+        assert_eq!(notices.next(60_000), Some(1));
+    }
 }

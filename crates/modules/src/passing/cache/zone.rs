@@ -1,6 +1,7 @@
 //! The zones of `*_cache_path`: a folder on disk, what is known of it, and who looks after it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use framework::service::{Running, Service};
 use framework::zone::{Fact, Refused, State, Tell, Zone};
 use http::log;
 use rules::beside;
-use store::disk::{Counts, DiskStore, Levels, Settings};
+use store::disk::{Counts, DiskStore, Kept, Levels, Settings};
 
 use super::now;
 use super::numbers::Counters;
@@ -85,6 +86,8 @@ pub(crate) struct CacheZone {
     /// Nothing where the folder cannot be opened: requests are passed on then.
     store: OnceLock<Option<Arc<DiskStore>>>,
     counters: Counters,
+    /// How many threads have been started to look after the folder: the last one does.
+    keepers: AtomicU64,
 }
 
 impl CacheZone {
@@ -126,6 +129,7 @@ impl State for CacheZone {
             size,
             store: OnceLock::new(),
             counters: Counters::default(),
+            keepers: AtomicU64::new(0),
         }
     }
 
@@ -369,32 +373,51 @@ impl Service for Keeper {
 
     /// Starts a thread of its own; the one before ends.
     fn start(&self, _: &Arc<Generation>, before: Option<Running>) -> Option<Running> {
-        drop(before);
         let zone = Arc::clone(&self.0);
         let settings = zone.settings().clone();
         let store = Arc::clone(zone.state().store(&settings)?);
         let inactive = milliseconds(settings.inactive);
         store.set_bounds(settings.max_size, settings.min_free, inactive);
-        beside::start("cache", "a cache", move || keep(store, settings))
+        let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
+        drop(before);
+        let at_end = AtEnd {
+            zone,
+            store,
+            number,
+        };
+        beside::start("cache", "a cache", move || keep(at_end, settings))
     }
 }
 
-/// Saves the index when a cache is looked after no more.
-struct AtEnd(Arc<DiskStore>);
+/// Saves the index when a cache is looked after no more, by this thread or the next one.
+struct AtEnd {
+    zone: Arc<Zone<CacheZone>>,
+    store: Arc<DiskStore>,
+    /// Which of the zone's threads this is.
+    number: u64,
+}
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        save(&self.0, true);
+        let last = self.zone.state().keepers.load(Ordering::Acquire);
+        if self.number == last && self.store.is_owner() {
+            save(&self.store, true);
+        }
     }
 }
 
 /// Looks after a folder. One process does so at a time: others wait until it has ended.
-async fn keep(store: Arc<DiskStore>, settings: CachePath) {
+async fn keep(at_end: AtEnd, settings: CachePath) {
+    loop {
+        keep_one(&at_end.store, &settings).await;
+    }
+}
+
+/// Looks after a folder as long as it is there.
+async fn keep_one(store: &Arc<DiskStore>, settings: &CachePath) {
     while !store.try_own() {
         engine::sleep(INTERVAL).await;
     }
-    let at_end = AtEnd(store);
-    let store = &at_end.0;
     if let Err(error) = store.load_index(now()) {
         let (path, error) = (settings.path.display(), log::Errno(&error));
         log::event!(Info, "index of cache \"{path}\" not read {error}");
@@ -404,12 +427,30 @@ async fn keep(store: Arc<DiskStore>, settings: CachePath) {
         engine::sleep(settings.loader.sleep).await;
     }
     let mut saved = engine::now();
+    let mut is_missing = false;
     loop {
+        match store.keep_folder() {
+            Ok(Kept::There) => {}
+            Ok(Kept::Replaced) => {
+                let path = settings.path.display();
+                log::event!(Warn, "cache \"{path}\" was removed, and is begun anew");
+                return;
+            }
+            Err(error) if !is_missing => {
+                is_missing = true;
+                let (path, error) = (settings.path.display(), log::Errno(&error));
+                log::event!(
+                    Crit,
+                    "cache \"{path}\" was removed, and cannot be made anew {error}"
+                );
+            }
+            Err(_) => {}
+        }
         let manager = settings.manager;
         while manager.turn(|files| store.maintain(files, now()).is_more) {
             engine::sleep(manager.sleep).await;
         }
-        if engine::now().saturating_duration_since(saved) >= SAVE_INTERVAL {
+        if !is_missing && engine::now().saturating_duration_since(saved) >= SAVE_INTERVAL {
             save(store, false);
             saved = engine::now();
         }
