@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    bench, cli, completions, docs, explain, memcached, serve, status, try_configuration, tune,
+    bench, cache, cli, completions, docs, explain, memcached, serve, status, try_configuration,
+    tune,
 };
 
 /// A web server that reads nginx.conf and takes nginx's command line
@@ -35,6 +36,7 @@ enum Command {
     Status(status::Arguments),
     Bench(Box<bench::Arguments>),
     Memcached(Box<memcached::Arguments>),
+    Cache(cache::Arguments),
     Docs(docs::Arguments),
     Completions(completions::Arguments),
 }
@@ -98,6 +100,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Memcached(arguments) => memcached::run(&arguments),
+        Command::Cache(arguments) => cache::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Program::command()),
     }

@@ -5,6 +5,7 @@ mod output;
 
 mod application;
 mod bench;
+mod cache;
 mod cli;
 mod commands;
 mod compatibility;

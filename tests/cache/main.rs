@@ -9,14 +9,19 @@
 )]
 #[path = "../application_protocols/application.rs"]
 mod application;
+mod bad_input;
 mod lock;
 mod numbers;
+mod operators;
 mod purge;
 mod revalidation;
+mod together;
 mod update;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -195,6 +200,29 @@ fn checksum(body: &[u8]) -> u64 {
 /// Bytes that are the same each time.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// The files below a cache's folder: of entries, and of those that are being written.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(entries(&path));
+        } else if entry.file_name().len() >= 32 {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Waits until so many entries are written, and nothing else is.
+fn wait_for_entries(folder: &Path, count: usize) {
+    until(|| {
+        let entries = entries(folder);
+        let is_whole = |path: &PathBuf| path.file_name().unwrap().len() == 32;
+        entries.len() == count && entries.iter().all(is_whole)
+    });
 }
 
 /// Starts a server whose locations have a cache. `UP` in `lines` is the upstream's address.

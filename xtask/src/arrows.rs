@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "acme",
             "load",
             "memcached",
+            "store",
             "proto",
             "conf",
             "engine",
