@@ -156,17 +156,7 @@ pub(crate) fn probe() -> Result<(), String> {
     ring.submitter()
         .register_probe(&mut probe)
         .map_err(|error| format!("io_uring cannot be probed: {error}"))?;
-    let needed = [
-        ("ACCEPT", opcode::AcceptMulti::CODE),
-        ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
-        ("CLOSE", opcode::Close::CODE),
-        ("CONNECT", opcode::Connect::CODE),
-        ("POLL_ADD", opcode::PollAdd::CODE),
-        ("RECV", opcode::RecvMulti::CODE),
-        ("SEND", opcode::Send::CODE),
-        ("SENDMSG", opcode::SendMsg::CODE),
-    ];
-    for (name, code) in needed {
+    for (name, code) in ring::OPERATIONS {
         if !probe.is_supported(code) {
             return Err(format!("io_uring of this kernel lacks {name}"));
         }
@@ -176,7 +166,8 @@ pub(crate) fn probe() -> Result<(), String> {
     }
     BufferRing::new(&ring.submitter(), 1)
         .map(drop)
-        .map_err(|error| format!("io_uring has no rings of provided buffers: {error}"))
+        .map_err(|error| format!("io_uring has no rings of provided buffers: {error}"))?;
+    ring::confine(&ring).map_err(|error| format!("io_uring cannot be restricted: {error}"))
 }
 
 impl Uring {
@@ -185,6 +176,7 @@ impl Uring {
         // A burst may use it up; then receives wait for the next turn. Each entry costs a buffer.
         let entries = (connections / 8).next_power_of_two().clamp(32, 256) as u16;
         let buffers = BufferRing::new(&ring.submitter(), entries)?;
+        ring.confine()?;
         let mut uring = Uring {
             ring,
             notifier: Notifier::new()?,

@@ -4,14 +4,18 @@
 //! memory, or wants its completions to be taken first), it waits here, in order, and the loop goes on: completions free
 //! what the kernel lacks. A kernel that refuses for [`REFUSALS_MAX`] waits in a row, or says that the ring itself is broken,
 //! ends the engine with an error from [`Ring::wait`].
+//!
+//! A ring does what a filter of system calls (seccomp) does not see, files opened and written among it. So every ring is
+//! confined to what the engine asks of it before it takes anything ([`Ring::confine`]), which cannot be undone.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, Submitter, cqueue, squeue};
+use io_uring::{IoUring, Submitter, cqueue, opcode, squeue};
 
 /// Operations that are handed over by one call at most; more take another call.
 pub(super) const SUBMISSIONS: u32 = 1024;
@@ -21,6 +25,22 @@ const REFUSALS_MAX: u32 = 1000;
 
 /// How long the thread sleeps after such a refusal, when nothing has completed either.
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
+
+/// The operations of a ring, with their names.
+pub(super) const OPERATIONS: [(&str, u8); 8] = [
+    ("ACCEPT", opcode::AcceptMulti::CODE),
+    ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
+    ("CLOSE", opcode::Close::CODE),
+    ("CONNECT", opcode::Connect::CODE),
+    ("POLL_ADD", opcode::PollAdd::CODE),
+    ("RECV", opcode::RecvMulti::CODE),
+    ("SEND", opcode::Send::CODE),
+    ("SENDMSG", opcode::SendMsg::CODE),
+];
+
+/// IORING_UNREGISTER_PBUF_RING, the only thing that a confined ring may still be told beside operations. One has to be
+/// named: where none is, kernels differ in whether that forbids all or none.
+const UNREGISTER_BUFFERS: u8 = 23;
 
 pub(super) struct Ring {
     ring: IoUring,
@@ -42,8 +62,10 @@ struct Submission {
     second: Option<squeue::Entry>,
 }
 
+/// A ring that takes nothing before it is enabled.
 pub(super) fn build() -> io::Result<IoUring> {
     IoUring::builder()
+        .setup_r_disabled()
         // All completion work is done on this thread when it waits: no interrupts, no locks in the kernel.
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -52,7 +74,22 @@ pub(super) fn build() -> io::Result<IoUring> {
         .build(SUBMISSIONS)
 }
 
+/// Lets a ring take the engine's operations, and no others, nor have anything more registered.
+pub(super) fn confine(ring: &IoUring) -> io::Result<()> {
+    let operations = OPERATIONS
+        .iter()
+        .map(|(_, code)| Restriction::sqe_op(*code));
+    let flags = squeue::Flags::IO_LINK | squeue::Flags::BUFFER_SELECT;
+    let mut restrictions: Vec<Restriction> = operations.collect();
+    restrictions.push(Restriction::sqe_flags_allowed(flags.bits()));
+    restrictions.push(Restriction::register_op(UNREGISTER_BUFFERS));
+    let submitter = ring.submitter();
+    submitter.register_restrictions(&mut restrictions)?;
+    submitter.register_enable_rings()
+}
+
 impl Ring {
+    /// A ring that takes nothing yet: what belongs to it is registered first, then it is confined.
     pub(super) fn new() -> io::Result<Ring> {
         Ok(Ring {
             ring: build()?,
@@ -62,6 +99,11 @@ impl Ring {
             refusals: 0,
             broken: None,
         })
+    }
+
+    /// See [`confine`].
+    pub(super) fn confine(&self) -> io::Result<()> {
+        confine(&self.ring)
     }
 
     pub(super) fn submitter(&self) -> Submitter<'_> {
@@ -251,7 +293,53 @@ mod tests {
         let wanted = std::env::var("TIDEGATE_ENGINES").map_or(true, |engines| {
             engines.split(',').any(|name| name.trim() == "io_uring")
         });
-        wanted.then(|| Ring::new().unwrap())
+        wanted.then(|| {
+            let ring = Ring::new().unwrap();
+            ring.submitter().register_enable_rings().unwrap();
+            ring
+        })
+    }
+
+    #[test]
+    fn a_confined_ring_opens_no_file_and_has_nothing_more_registered() {
+        if ring().is_none() {
+            return;
+        }
+        let mut ring = Ring::new().unwrap();
+        ring.confine().unwrap();
+        let open = opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr());
+        let poll = opcode::PollAdd::new(io_uring::types::Fd(-1), libc::POLLIN as u32);
+        // SAFETY: the path is constant, and neither names a descriptor that is open.
+        unsafe {
+            ring.push(open.build().user_data(1));
+            ring.push(poll.build().user_data(2));
+            ring.push(poll_on_a_thread());
+        }
+        let mut entries = Vec::new();
+        while ring.outstanding() > 0 {
+            ring.wait(None).unwrap();
+            ring.take_arrived(&mut entries);
+        }
+        let mut results: Vec<_> = entries
+            .iter()
+            .map(|one| (one.user_data(), -one.result()))
+            .collect();
+        results.sort_unstable();
+        assert_eq!(
+            results,
+            [(1, libc::EACCES), (2, libc::EBADF), (3, libc::EACCES)]
+        );
+        let mut probe = io_uring::Probe::new();
+        let refused = ring.submitter().register_probe(&mut probe).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
+        let files = ring.submitter().register_files(&[0]).unwrap_err();
+        assert_eq!(files.raw_os_error(), Some(libc::EACCES));
+    }
+
+    /// An operation of the engine's with a flag that it does not use.
+    fn poll_on_a_thread() -> squeue::Entry {
+        let poll = opcode::PollAdd::new(io_uring::types::Fd(-1), libc::POLLIN as u32);
+        poll.build().user_data(3).flags(squeue::Flags::ASYNC)
     }
 
     fn push(ring: &mut Ring, number: u64) {
