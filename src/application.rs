@@ -17,11 +17,13 @@ use conf::{
 use engine::net::{Address, BoundSocket, CallError, ListenOptions};
 use framework::compile::Environment;
 use framework::generation::Generation;
+use framework::places;
 use framework::protocol_part::Listening;
 use framework::service::Services;
 use framework::workers::{Settings, Share, Sockets, Workers};
 use http::log::OpenLogs;
 use http::log::{Destination, LogFile, Sink};
+use process::confinement::{Access, Confinement, Place};
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
@@ -155,13 +157,22 @@ impl Application for Tidegate {
     ) -> Result<Needs, Vec<Diagnostic>> {
         let (main, compiled) = compile(loaded, files, options)?;
         let Compiled {
+            events,
             listening,
             error_log,
             logs,
             directories,
-            diagnostics,
+            places,
+            programs,
+            mut diagnostics,
             ..
         } = compiled;
+        let confinement = confinement(&main, &events, places, programs.is_some(), &loaded.tree);
+        diagnostics.extend(
+            confinement
+                .notes()
+                .map(|text| Diagnostic::new(conf::Level::Notice, text, None)),
+        );
         let listeners = listening
             .iter()
             .flat_map(|socket| listeners(socket, main.threads));
@@ -182,6 +193,7 @@ impl Application for Tidegate {
                 working_directory: main.working_directory,
                 environment: main.environment,
                 error_logs: error_logs.collect(),
+                confinement,
             },
             descriptors,
             directories,
@@ -405,6 +417,38 @@ fn log(file: Arc<LogFile>) -> Need {
     }
 }
 
+/// What the worker process of a configuration may do.
+fn confinement(
+    main: &MainLevel,
+    events: &server::events::Events,
+    places: Vec<places::Place>,
+    runs_programs: bool,
+    tree: &Tree,
+) -> Confinement {
+    let place = |place: places::Place| Place {
+        path: place.path,
+        access: match place.access {
+            places::Access::Read => Access::Read,
+            places::Access::Append => Access::Append,
+            places::Access::Write => Access::Write,
+        },
+        line: place.line,
+    };
+    let mut places: Vec<Place> = places.into_iter().map(place).collect();
+    if main.core_size_max.is_some_and(|bytes| bytes > 0) {
+        let folder = main.working_directory.as_deref();
+        places.extend(Place::of_core_files(folder, "\"worker_rlimit_core\""));
+    }
+    let mut lines = tree.scopes().flat_map(ScopeRef::lines);
+    Confinement {
+        level: main.confine,
+        places,
+        keeps_raw_network: lines.any(binds_to_foreign_addresses),
+        may_use_rings: events.engine != Some(engine::EngineKind::Epoll),
+        runs_programs,
+    }
+}
+
 /// The lines of the main level and of its `events` block that a running worker process cannot
 /// follow when they change, and the first that asks for a capability, which it has given away.
 fn new_process_lines(tree: &Tree) -> Vec<NewProcessLine> {
@@ -539,6 +583,12 @@ impl Worker for Server {
             workers,
         });
         Ok(())
+    }
+
+    fn uses_io_uring(&self) -> bool {
+        let prepared = self.prepared.as_ref().map(|prepared| &prepared.workers);
+        let workers = prepared.or(self.serving.as_ref().map(|serving| &serving.workers));
+        workers.is_some_and(|workers| workers.engine() == engine::EngineKind::Uring)
     }
 
     fn commit(&mut self) {

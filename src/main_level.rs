@@ -10,6 +10,7 @@ use conf::{
     Arity, Contexts, Declared, Diagnostic, Fault, Inherit, Level, Line, Reload, ScopeRef, Setter,
     Setting, Word, parse,
 };
+use process::confinement;
 use process::identity::{self, Identity};
 
 use crate::cli::{is_called_nginx, paths};
@@ -31,6 +32,7 @@ pub(crate) static TABLE: &[&dyn Declared] = &[
     &LOCK_FILE,
     &TIMER_RESOLUTION,
     &SSL_OBJECT_CACHE_INHERITABLE,
+    &CONFINE,
 ];
 
 static DAEMON: Setting<bool> = Setting::new("daemon", &["on | off"], parse::flag)
@@ -169,6 +171,29 @@ static SSL_OBJECT_CACHE_INHERITABLE: Setting<bool> =
              missed. nginx has `on` by default.",
         );
 
+static CONFINE: Setting<confinement::Level> =
+    Setting::new("confine", &["on | strict | off"], |setter| {
+        let word = setter.word()?;
+        match &*word.bytes {
+            b"on" => Ok(confinement::Level::On),
+            b"strict" => Ok(confinement::Level::Strict),
+            b"off" => Ok(confinement::Level::Off),
+            _ => Err(Fault::invalid_value(word)),
+        }
+    })
+    .contexts(Contexts::MAIN)
+    .default("on")
+    .reload(Reload::NewProcess)
+    .manual(
+        "What the worker process may do, even where an attacker runs code in it. With `on` it gains no privileges, \
+         has no capabilities but those that the configuration needs, makes only the system calls \
+         that serving takes, and writes only where the configuration has it write: folders of \
+         caches and temporary files, and what WebDAV, `proxy_store`, `state` and logs with \
+         variables in their paths name. `strict` keeps it from reading anything but that, what \
+         `root` and `alias` name, and what the C library needs; a path with variables stands for \
+         the folder before the first of them. Without effect with `master_process off`.",
+    );
+
 /// What the directives amount to.
 #[derive(Debug)]
 pub(crate) struct MainLevel {
@@ -192,6 +217,8 @@ pub(crate) struct MainLevel {
     pub(crate) priority: i32,
     /// `worker_rlimit_core`
     pub(crate) core_size_max: Option<u64>,
+    /// `confine`
+    pub(crate) confine: confinement::Level,
     /// `working_directory`
     pub(crate) working_directory: Option<PathBuf>,
     /// `env`
@@ -232,6 +259,7 @@ impl MainLevel {
             open_files_max: root.written(&WORKER_RLIMIT_NOFILE)?,
             priority: root.get(&WORKER_PRIORITY)?,
             core_size_max: root.written(&WORKER_RLIMIT_CORE)?,
+            confine: root.get(&CONFINE)?,
             working_directory: root.written(&WORKING_DIRECTORY)?,
             environment: root.written(&ENV)?.unwrap_or_default(),
             shutdown_timeout: root

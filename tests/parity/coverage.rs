@@ -149,6 +149,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/dav.rs",
         "dav_ext_lock dav_ext_lock_zone dav_ext_methods",
     ),
+    ("tests/confinement.rs", "confine"),
     ("tests/overload.rs", "concurrency_limit"),
     ("tests/generations.rs", "use"),
     (

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proto",
             "conf",
             "engine",
+            "pattern",
             // Its tests: the traffic of the build for use.
             "xtask",
         ],

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use base::hash::Map;
 use conf::{Declared, Diagnostic, Fault, Files, Line, ScopeId, ScopeRef};
 
+use crate::places::Access;
 use crate::registry::{Registries, Registry};
 
 /// What a module's directives amount to in one scope.
@@ -157,6 +158,8 @@ impl<'a> Compiler<'a> {
         let mut all = self.directories.borrow_mut();
         if !all.iter().any(|known| known == path) {
             all.push(path.to_owned());
+            let by = "a directory of the configuration";
+            self.will_open(Access::Write, path, by);
         }
     }
 

@@ -13,6 +13,7 @@ pub mod host;
 pub mod idle;
 pub mod network;
 pub mod panics;
+pub mod places;
 pub mod protocol_part;
 pub mod random;
 pub mod registry;

@@ -9,6 +9,7 @@ use base::hash::Map;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, Line, ScopeRef, Setter, Setting, Word};
 use framework::compile::Compiler;
+use framework::places::Access;
 use proto::method::Method;
 use rules::server_name::{self, Name};
 use transport::listen::Agreement;
@@ -507,6 +508,11 @@ impl Builder<'_, '_> {
             hot: false,
             phases,
         };
+        let access = match plan.phases.changes_files {
+            true => Access::Write,
+            false => Access::Read,
+        };
+        plan.core.root.will_be_opened(compiler, access);
         plan.hot = crate::hot::suits(&plan);
         // Plans within it have been made by now.
         plan.id = self.plans.len() as u32;

@@ -4,11 +4,13 @@
 //! from location to location, [`ServerCore`] what is decided with the virtual server.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
+use framework::places::{Access, constant_folder, name_of};
 use proto::h1;
 use proto::method::Method;
 use variables::Compiling as _;
@@ -36,6 +38,16 @@ pub struct Root {
     pub relative_at_run_time: bool,
     /// Where relative paths start; ends with `/`.
     pub prefix: Bytes,
+    /// The folder that all files lie in, or the file, and the directive that says so.
+    place: (PathBuf, String),
+}
+
+impl Root {
+    /// Says that workers open files here.
+    pub fn will_be_opened(&self, compiler: &Compiler<'_>, access: Access) {
+        let (folder, by) = &self.place;
+        compiler.will_open(access, folder, by);
+    }
 }
 
 /// How `alias` cuts the URI.
@@ -564,6 +576,9 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
             _ => parts.push(conf::Part::Literal(prefix.clone().into())),
         }
     }
+    let lines = declaring.map(|scope| scope.own_lines(&ROOT.spec));
+    let line = lines.and_then(|lines| lines.first().copied());
+    let place = (constant_folder(&parts), name_of(line, "root"));
     let text = compiler.text(&Template { parts });
     let alias = is_alias.then(|| alias_of(declaring));
     Ok(Root {
@@ -571,6 +586,7 @@ fn compile_root(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<Root, Fa
         alias,
         relative_at_run_time,
         prefix: prefix.into(),
+        place,
     })
 }
 

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use conf::{Diagnostic, Files, Loaded, Registry};
+use process::confinement::Confinement;
 use process::{
     Action, Application, Bundle, ErrorLog, Events, Identity, LogPlace, LogTarget, MasterSettings,
     Need, NeedKind, Needs, NewProcessLine, OpenError, Options, SignalName, Worker,
@@ -155,6 +156,7 @@ impl Application for Answer {
                     }),
                     level: process::Level::Debug,
                 }],
+                confinement: Confinement::default(),
             },
             descriptors,
             diagnostics: Vec::new(),
@@ -300,6 +302,10 @@ impl Worker for Answering {
             descriptors,
         ));
         Ok(())
+    }
+
+    fn uses_io_uring(&self) -> bool {
+        false
     }
 
     fn commit(&mut self) {

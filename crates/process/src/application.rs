@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use conf::{Diagnostic, Disk, Files, Loaded, Registry};
 
 use crate::bundle::Bundle;
+use crate::confinement::Confinement;
 use base::syslog;
 
 use crate::log::Level;
@@ -73,6 +74,10 @@ pub trait Worker {
     /// generation that this one replaces when the last request of that one has ended.
     fn commit(&mut self);
 
+    /// Whether threads that serve use io_uring. Asked once, when the first configuration has been prepared: no thread can
+    /// begin to use it afterwards.
+    fn uses_io_uring(&self) -> bool;
+
     /// Throws away what was prepared last.
     fn abandon(&mut self);
 
@@ -133,6 +138,8 @@ pub struct MasterSettings {
     pub environment: Vec<String>,
     /// The `error_log` lines of the main level.
     pub error_logs: Vec<LogTarget>,
+    /// What the worker process may do; without effect where it is none of its own.
+    pub confinement: Confinement,
 }
 
 /// One `error_log` line of the main level.

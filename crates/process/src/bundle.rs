@@ -19,6 +19,7 @@ use base::syslog;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::application::{LogPlace, LogTarget};
+use crate::confinement::{self, Confinement};
 use crate::identity::Identity;
 use crate::log::Level;
 use crate::options::{Action, ErrorLog, Options};
@@ -55,6 +56,7 @@ pub(crate) struct ProcessSettings {
     pub(crate) core_size_max: Option<u64>,
     pub(crate) working_directory: Option<PathBuf>,
     pub(crate) error_logs: Vec<LogTarget>,
+    pub(crate) confinement: Confinement,
 }
 
 /// Why a bundle was refused.
@@ -103,7 +105,7 @@ impl Display for BundleError {
 impl std::error::Error for BundleError {}
 
 /// Name and version of the format; another version is another format.
-const MAGIC: &[u8] = b"tidegate bundle 2\n";
+const MAGIC: &[u8] = b"tidegate bundle 3\n";
 
 /// The seals that make a text final.
 const SEALS: SealFlags = SealFlags::SEAL
@@ -197,6 +199,7 @@ impl Contents {
             writer.number(target.level as u64);
             writer.log_place(&target.place);
         });
+        writer.confinement(&self.process.confinement);
         writer.list(&self.recording.files, |writer, (path, text)| {
             writer.path(path);
             writer.text(text);
@@ -252,6 +255,7 @@ impl Contents {
                 level: level.ok_or(BundleError::Invalid("level"))?,
             })
         })?;
+        let confinement = reader.confinement()?;
         let files = reader.list(|reader| Ok((reader.path()?, reader.text()?.to_vec())))?;
         let globs = reader.list(|reader| Ok((reader.path()?, reader.list(Reader::path)?)))?;
         let hosts = reader.list(|reader| {
@@ -282,6 +286,7 @@ impl Contents {
                 core_size_max,
                 working_directory,
                 error_logs,
+                confinement,
             },
             recording: conf::Recording {
                 files,
@@ -308,6 +313,22 @@ impl Writer {
 
     fn path(&mut self, path: &Path) {
         self.text(path.as_os_str().as_bytes());
+    }
+
+    fn confinement(&mut self, confinement: &Confinement) {
+        self.number(confinement.level as u64);
+        self.list(&confinement.places, |writer, place| {
+            writer.path(&place.path);
+            writer.number(place.access as u64);
+            writer.text(place.line.as_bytes());
+        });
+        for may in [
+            confinement.keeps_raw_network,
+            confinement.may_use_rings,
+            confinement.runs_programs,
+        ] {
+            self.number(u64::from(may));
+        }
     }
 
     fn log_place(&mut self, place: &LogPlace) {
@@ -393,6 +414,29 @@ impl<'a> Reader<'a> {
         Ok(PathBuf::from(std::ffi::OsString::from_vec(
             self.text()?.to_vec(),
         )))
+    }
+
+    fn confinement(&mut self) -> Result<Confinement, BundleError> {
+        use confinement::{Access, Level, Place};
+        let level = self.number()?;
+        let level = Level::ALL.into_iter().find(|one| *one as u64 == level);
+        let places = self.list(|reader| {
+            let path = reader.path()?;
+            let access = reader.number()?;
+            let access = Access::ALL.into_iter().find(|one| *one as u64 == access);
+            Ok(Place {
+                path,
+                access: access.ok_or(BundleError::Invalid("access"))?,
+                line: reader.string("line")?,
+            })
+        })?;
+        Ok(Confinement {
+            level: level.ok_or(BundleError::Invalid("level of confinement"))?,
+            places,
+            keeps_raw_network: self.number()? != 0,
+            may_use_rings: self.number()? != 0,
+            runs_programs: self.number()? != 0,
+        })
     }
 
     fn log_place(&mut self) -> Result<LogPlace, BundleError> {
@@ -504,6 +548,17 @@ mod tests {
                         level: Level::Error,
                     },
                 ],
+                confinement: Confinement {
+                    level: confinement::Level::Strict,
+                    places: vec![confinement::Place {
+                        path: "/var/cache/nginx".into(),
+                        access: confinement::Access::Append,
+                        line: "\"access_log\" in /etc/nginx/nginx.conf:7".into(),
+                    }],
+                    keeps_raw_network: true,
+                    may_use_rings: false,
+                    runs_programs: true,
+                },
             },
             recording: conf::Recording {
                 files: vec![(

@@ -1,7 +1,7 @@
 //! Who a worker process is, and how it becomes that: user, groups, limits.
 //!
 //! Names are looked up by the master, which still may read everything; the worker gets numbers.
-//! Confinement beyond the user is not here.
+//! What a worker gives away beside its user is `confinement`'s.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};

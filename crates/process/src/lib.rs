@@ -6,11 +6,12 @@
 //! compiles from, and `control`, the socket that carries it.
 //!
 //! This crate knows no directive and no protocol: what a configuration needs comes from the
-//! [`Application`]. It does not confine the worker.
+//! [`Application`]; so does what a worker process is confined to ([`confinement`]).
 
 pub mod application;
 pub mod bundle;
 pub mod companion;
+pub mod confinement;
 mod control;
 mod daemon;
 mod descriptors;

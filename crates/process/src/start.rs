@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use conf::{Diagnostic, Files, Recorder, Recording, SourceFile, StandIns, Style};
 
 use crate::application::{Application, Needs};
+use crate::confinement;
 use crate::daemon;
 use crate::descriptors::{self, Descriptors};
 use crate::directories;
@@ -135,6 +136,9 @@ fn test(options: &Options, application: &dyn Application, dump: bool) -> Result<
     examined.findings.report(&log);
     say(format!("the configuration file {path} syntax is ok"));
     let needs = &examined.needs;
+    for text in confinement::leading_out(&needs.master.confinement) {
+        log.write(Level::Notice, text);
+    }
     let pid = pid_file::probe(&needs.master.pid).map_err(|text| vec![text]);
     let found = [pid, directories::probe(&needs.directories)];
     let errors: Vec<String> = found
@@ -246,6 +250,7 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         Refused
     })?;
     let settings = examined.needs.master.clone();
+    let is_confined = settings.confinement.level != confinement::Level::Off;
     let predecessor = refuse_second_master(&settings.pid, &startup_log)?;
     // The master holds every listener and log; a soft limit that is too low would be pointless.
     if let Err(text) = identity::raise_open_files(None) {
@@ -293,6 +298,10 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
     let command_line: Vec<OsString> = std::env::args_os().collect();
     if settings.master_process {
         title::set_master_title(&command_line);
+    } else if is_confined {
+        log.notice(
+            "the worker is not confined: \"master_process off\" gives it no process of its own",
+        );
     }
     let signals = blocked.map_or_else(|| block(&log), Ok)?;
     let manager = ServiceManager::of_this_process().unwrap_or_else(|text| {

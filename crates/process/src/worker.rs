@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::application::{Application, LogPlace, LogTarget, Worker};
 use crate::bundle::{self, Bundle, Contents, ProcessSettings};
+use crate::confinement::{self, InForce};
 use crate::control::{Command, Report, WorkerEnd};
 use crate::descriptors::log_targets;
 use crate::identity;
@@ -131,6 +132,8 @@ struct Session<'a> {
     /// The log of what was prepared last, until it is committed or abandoned.
     prepared_log: Option<SessionLog>,
     log: SessionLog,
+    /// What this process has given away; none on a thread of the master.
+    confined: Option<InForce>,
     /// The generation in force.
     committed: u64,
     /// Whether the master has gone; its end would be readable for ever.
@@ -153,6 +156,7 @@ impl<'a> Session<'a> {
             worker: None,
             prepared_log: None,
             log: SessionLog::default(),
+            confined: None,
             committed: 0,
             master_gone: false,
             stopping: None,
@@ -318,10 +322,12 @@ impl<'a> Session<'a> {
         let mut log = SessionLog::new(contents.process.error_logs.clone());
         log.follow(&descriptors);
 
-        if self.worker.is_none() {
+        let is_first = self.worker.is_none();
+        if is_first {
             // Before anything that a peer may have touched is read.
             if self.signals.is_some() {
-                become_worker(&contents.process, &log).map_err(|error| (error, End::Fatal))?;
+                let confined = become_worker(&contents.process, &log);
+                self.confined = Some(confined.map_err(|error| (error, End::Fatal))?);
             }
             let events = Events::new()
                 .map_err(|error| (crate::log::failure("eventfd() failed", &error), End::Fatal))?;
@@ -341,6 +347,10 @@ impl<'a> Session<'a> {
             descriptors,
         };
         worker.prepare(bundle).map_err(|text| (text, End::Failed))?;
+        if let Some(confined) = self.confined.as_ref().filter(|_| is_first) {
+            let closed = confined.close_rings(worker.uses_io_uring());
+            closed.map_err(|error| (error, End::Fatal))?;
+        }
         self.prepared_log = Some(log);
         Ok(())
     }
@@ -405,8 +415,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Takes the limits and the identity that a worker process has.
-fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<(), String> {
+/// Takes the limits, the identity and the confinement that a worker process has.
+fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<InForce, String> {
     let failures = [
         identity::set_priority(settings.priority),
         identity::raise_open_files(settings.open_files_max),
@@ -415,20 +425,33 @@ fn become_worker(settings: &ProcessSettings, log: &SessionLog) -> Result<(), Str
     for text in failures.into_iter().filter_map(Result::err) {
         log.write(Level::Alert, text);
     }
-    settings
-        .identity
-        .as_ref()
-        .map_or(Ok(()), identity::Identity::assume)?;
-    if settings.core_size_max.is_some() {
-        identity::allow_core();
+    let identity = settings.identity.as_ref();
+    let become_user = || {
+        identity.map_or(Ok(()), identity::Identity::assume)?;
+        if settings.core_size_max.is_some() {
+            identity::allow_core();
+        }
+        let directory = settings.working_directory.as_ref();
+        directory.map_or(Ok(()), |path| {
+            std::env::set_current_dir(path).map_err(|error| {
+                let call = format!("chdir(\"{}\") failed", path.display());
+                crate::log::failure(&call, &error)
+            })
+        })
+    };
+    let confined = confinement::confine(&settings.confinement, become_user)?;
+    let level = match confined.lacks_anything() {
+        true => Level::Warn,
+        false => Level::Notice,
+    };
+    log.write(level, &confined);
+    for text in &confined.left_out {
+        log.write(
+            Level::Warn,
+            format_args!("worker process may not write to {text}"),
+        );
     }
-    match &settings.working_directory {
-        None => Ok(()),
-        Some(path) => std::env::set_current_dir(path).map_err(|error| {
-            let call = format!("chdir(\"{}\") failed", path.display());
-            crate::log::failure(&call, &error)
-        }),
-    }
+    Ok(confined)
 }
 
 fn is_readable(descriptor: &impl AsFd) -> bool {

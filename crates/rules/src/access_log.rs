@@ -16,6 +16,7 @@ use conf::{
     Word,
 };
 use framework::compile::{Compiler, Feature};
+use framework::places::Access;
 use logs::by_path::{self, Limits};
 use logs::syslog::{self, Syslog};
 use logs::{
@@ -392,6 +393,8 @@ impl<C: Logged> Feature for AccessLogs<C> {
                 Place::File(path) => Target::File(compiler.log_file(&path)),
                 Place::Path(path) => {
                     reads_response |= names_of_response::<C>(&path);
+                    let by = format!("\"access_log\" in {}", word.position);
+                    compiler.will_open_below(Access::Append, &path.parts, &by);
                     Target::Path {
                         path: absolute(compiler, path),
                         cache: cache.clone(),

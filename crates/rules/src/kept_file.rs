@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use conf::Files;
+use framework::compile::Compiler;
+use framework::places::Access;
 
 /// Files as they are now.
 pub(crate) struct Current<'a>(pub(crate) &'a dyn Files);
@@ -29,6 +31,12 @@ impl Files for Current<'_> {
     fn addresses(&self, host: &str) -> Option<Vec<IpAddr>> {
         self.0.addresses(host)
     }
+}
+
+/// Says that workers write such a file: the folder that it lies in, where a new one is made before it takes its place.
+pub(crate) fn will_be_written(compiler: &Compiler<'_>, path: &Path, by: &str) {
+    let folder = path.parent().unwrap_or(path);
+    compiler.will_open(Access::Write, folder, by);
 }
 
 /// Puts a file in the place of the one before, whole or not at all.

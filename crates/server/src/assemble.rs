@@ -6,6 +6,7 @@ use std::sync::Arc;
 use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
+use framework::places::{Place, Places};
 use framework::protocol_part::{Listening, ProtocolPart};
 use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 
@@ -27,6 +28,10 @@ pub struct Compiled {
     pub logs: Vec<Arc<LogFile>>,
     /// Directories that must exist and belong to the workers' user.
     pub directories: Vec<PathBuf>,
+    /// Where workers open files themselves.
+    pub places: Vec<Place>,
+    /// The directive that has workers start programs.
+    pub programs: Option<String>,
     /// Warnings and notices.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -88,6 +93,7 @@ pub(crate) fn compile_with(
     }
     generation.add(OpenLogs(logs.clone()));
     generation.add(MainLog(Arc::clone(&error_log)));
+    let (places, programs) = compiler.registries.take::<Places>().into_parts();
     Ok(Compiled {
         generation,
         error_log,
@@ -95,6 +101,8 @@ pub(crate) fn compile_with(
         listening,
         logs,
         directories: compiler.take_directories(),
+        places,
+        programs,
         diagnostics: compiler.into_diagnostics(),
     })
 }

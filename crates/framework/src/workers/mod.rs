@@ -60,6 +60,7 @@ pub struct Settings {
 /// All worker threads of the process.
 pub struct Workers {
     threads: Vec<Thread>,
+    engine: engine::EngineKind,
     counters: Arc<Counters>,
     watch: Arc<Watch>,
     running: Arc<Running>,
@@ -96,6 +97,7 @@ impl Workers {
         let running: Arc<Running> = Arc::default();
         let mut workers = Workers {
             threads: Vec::new(),
+            engine: settings.engine,
             counters,
             watch: Arc::default(),
             running,
@@ -107,6 +109,12 @@ impl Workers {
         }
         workers.watch(settings.report);
         Ok(workers)
+    }
+
+    /// The engine of the threads.
+    #[must_use]
+    pub fn engine(&self) -> engine::EngineKind {
+        self.engine
     }
 
     fn spawn(

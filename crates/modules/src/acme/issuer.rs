@@ -10,6 +10,7 @@ use acme::{
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
+use framework::places::name_of;
 use proto::base64::{self, Alphabet};
 use transport::tls::provider;
 
@@ -316,6 +317,14 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
             Store::Folder(Folder::new(compiler.directory(&path)))
         }
     };
+    let challenge = block.get(&CHALLENGE)?;
+    if let Challenge::Dns01(_) = &challenge {
+        let by = name_of(
+            block.own_lines(&CHALLENGE.spec).first().copied(),
+            "challenge",
+        );
+        compiler.will_run_programs(&by);
+    }
     Ok(Issuer {
         account,
         external,
@@ -323,7 +332,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
         directory,
         contacts: block.own(&CONTACT)?.unwrap_or_default(),
         terms_accepted: block.own(&ACCEPT_TERMS_OF_SERVICE)?.is_some(),
-        challenge: block.get(&CHALLENGE)?,
+        challenge,
         profile: block.own(&PROFILE)?,
         preferred_chain: block.own(&PREFERRED_CHAIN)?,
         common_name: block.get(&COMMON_NAME_IN_CSR)?,

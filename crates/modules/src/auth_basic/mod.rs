@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conf::{Contexts, Declared, Fault, ScopeRef, Setting, Template, parse};
+use conf::{Contexts, Declared, Fault, Part, ScopeRef, Setting, Template, parse};
 use framework::compile::{Compiler, Feature};
+use framework::places::{Access, constant_folder, name_of};
 use http::credentials::{Challenge, Credentials};
 use http::exchange::{Abort, Exchange};
 use http::log;
@@ -73,6 +74,18 @@ impl Feature for AuthBasic {
 
     fn compile(compiler: &Compiler<'_>, scope: ScopeRef<'_>) -> Result<AuthBasic, Fault> {
         let user_file = scope.written(&AUTH_BASIC_USER_FILE)?;
+        if let Some(file) = &user_file {
+            let lines = scope.lines_in_force(&AUTH_BASIC_USER_FILE.spec);
+            let by = name_of(lines.first().map(|one| one.1), "auth_basic_user_file");
+            let path = compiler.conf_prefix.join(constant_folder(&file.parts));
+            // Tools put a new file in the place of the one before.
+            let is_file = file
+                .parts
+                .iter()
+                .all(|part| matches!(part, Part::Literal(_)));
+            let folder = path.parent().filter(|_| is_file).unwrap_or(&path);
+            compiler.will_open(Access::Read, folder, &by);
+        }
         Ok(AuthBasic {
             realm: compiler.text(&scope.get(&AUTH_BASIC)?),
             user_file: user_file.map(|file| compiler.text(&file)),

@@ -18,6 +18,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use conf::{Fault, ScopeRef, Setter, Setting, Template};
 use framework::compile::Compiler;
+use framework::places::{Access, constant_folder, name_of};
+use http::core::Core;
 use http::exchange::Abort;
 use http::log::{Errno, Level};
 use http::output::Piece;
@@ -74,8 +76,22 @@ impl Store {
     ) -> Result<Option<Store>, Fault> {
         let path = match scope.get(store)? {
             StoreLine::Off => return Ok(None),
-            StoreLine::On => None,
-            StoreLine::Path(template) => Some(compiler.text(&template)),
+            StoreLine::On => {
+                let core = compiler.feature::<Core>(scope)?;
+                core.root.will_be_opened(compiler, Access::Write);
+                None
+            }
+            StoreLine::Path(template) => {
+                let by = name_of(
+                    scope.lines_in_force(&store.spec).first().map(|one| one.1),
+                    "",
+                );
+                // A relative path is one of the process's folder, and not of the prefix.
+                let here = std::env::current_dir().unwrap_or_default();
+                let folder = here.join(constant_folder(&template.parts));
+                compiler.will_open(Access::Write, &folder, &by);
+                Some(compiler.text(&template))
+            }
         };
         Ok(Some(Store {
             path,

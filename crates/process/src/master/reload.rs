@@ -19,6 +19,7 @@ use super::child::Role;
 use super::hosts::{self, Hosts, Lookup};
 use crate::application::Needs;
 use crate::bundle::{self, Contents, ProcessSettings};
+use crate::confinement::{Granted, Wanted};
 use crate::control::Command;
 use crate::descriptors::Descriptors;
 use crate::directories;
@@ -39,6 +40,8 @@ pub(super) struct Generation {
     /// The hosts that it names, with the addresses that it goes by.
     pub(super) hosts: Hosts,
     bundle: Rc<OwnedFd>,
+    /// What worker processes that start by it may do.
+    granted: Granted,
 }
 
 /// A reload that waits for its worker.
@@ -69,7 +72,9 @@ impl Generation {
             core_size_max: needs.master.core_size_max,
             working_directory: needs.master.working_directory.clone(),
             error_logs: needs.master.error_logs.clone(),
+            confinement: needs.master.confinement.clone(),
         };
+        let granted = needs.master.confinement.granted();
         let hosts = recording.hosts.clone();
         let (options, keys) = (options.clone(), descriptors.keys());
         let contents = Contents {
@@ -86,6 +91,7 @@ impl Generation {
             descriptors,
             hosts,
             bundle,
+            granted,
         })
     }
 
@@ -198,6 +204,22 @@ impl Master {
                      with \"master_process off\": it stays as it was"
                 );
                 self.log.write(Level::Warn, text);
+            }
+        } else if self.own_process {
+            let confinement = &next.needs.master.confinement;
+            match confinement.wants_beyond(&self.generation.granted) {
+                None => {}
+                Some(wanted) => {
+                    target = None;
+                    let what = match wanted {
+                        Wanted::Place(text) => text,
+                        Wanted::Programs => "the configuration runs programs".to_owned(),
+                    };
+                    self.log.notice(format_args!(
+                        "{what}, which the running worker process is confined from: starting a \
+                         new worker process"
+                    ));
+                }
             }
         }
         let prepare = next.prepare();

@@ -18,6 +18,7 @@ use conf::{
 use engine::net::Address;
 use framework::compile::Compiler;
 use framework::network::{Cidr, parse_address};
+use framework::places::{Access, name_of};
 use variables::name::variable_name;
 use variables::{Compiling as _, Context, Source, Text, Value, forwarded};
 
@@ -118,6 +119,11 @@ fn block<C: Context>(
     let mut interval = None;
     for row in reloads {
         interval = Some(reload_interval(row)?);
+    }
+    if interval.is_some() {
+        // A new file takes the place of the one before.
+        let folder = path.parent().unwrap_or(&path);
+        compiler.will_open(Access::Read, folder, &name_of(Some(line), "geoip2"));
     }
     let database = Database::new(path.clone(), bytes, interval).map_err(failed)?;
     let database = Arc::new(database);

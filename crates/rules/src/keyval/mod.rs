@@ -16,13 +16,14 @@ use conf::{
     Arity, Contexts, Declared, Fault, Files as _, Inherit, Line, ScopeRef, Setting, Template, parse,
 };
 use framework::compile::Compiler;
+use framework::places::name_of;
 use framework::zone::{Refused, Zone, parse_declaration};
 use logs::Errno;
 use variables::name::variable_name;
 use variables::{Compiling as _, Context, Source, Text, Value};
 
 use self::pairs::{Match, Pairs, ZoneSettings};
-use crate::kept_file::Current;
+use crate::kept_file::{self, Current};
 
 /// `keyval_zone zone=name:size [state=file] [timeout=time] [type=string|ip|prefix]`
 pub static KEYVAL_ZONE: Setting<()> = Setting::new(
@@ -122,6 +123,8 @@ fn declare(compiler: &Compiler<'_>, line: &Line, block: &'static str) -> Result<
                 return Err(Fault::at(word, format!("open() \"{path}\" failed {error}")));
             }
         };
+        let by = name_of(Some(line), "keyval_zone");
+        kept_file::will_be_written(compiler, &path, &by);
         settings.file = Some(path);
     }
     let name = String::from_utf8_lossy(&name).into_owned();

@@ -16,6 +16,7 @@ use conf::{Fault, Line, ScopeRef, Setting, Word};
 use framework::address;
 use framework::compile::Compiler;
 use framework::generation::Generation;
+use framework::places::name_of;
 use framework::service::{Running, Service};
 use logs::{Errno, Printable};
 
@@ -73,6 +74,10 @@ pub(super) fn kept(
     default_port: Option<u16>,
 ) -> Result<Option<Box<dyn Keep>>, Fault> {
     let file = block.own(&STATE)?;
+    if let Some(file) = &file {
+        let by = name_of(block.own_lines(&STATE.spec).first().copied(), "state");
+        kept_file::will_be_written(compiler, &compiler.path(file.path()), &by);
+    }
     Ok(file.map(|file| -> Box<dyn Keep> {
         Box::new(StateFile {
             path: compiler.path(file.path()),

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use base::hash::Map;
 use bytes::Bytes;
-use conf::{Fault, Setter, parse};
+use conf::{Fault, Part, Setter, Template, Word, parse};
+use framework::compile::Compiler;
+use framework::places::{Access, constant_folder};
 use rustls::sign::CertifiedKey;
 use variables::{Context, Text};
 
@@ -226,6 +228,26 @@ fn read_part(prefix: &Path, name: &Bytes, what: &str) -> Result<Vec<u8>, Failed>
     }
     let path = prefix.join(OsStr::from_bytes(name));
     std::fs::read(&path).map_err(|error| Failed(files::not_loaded(what, &path, &error)))
+}
+
+/// Says that workers read a certificate or a key whose name has variables: what lies below the folder that all such names
+/// have in common.
+///
+/// # Errors
+/// As of [`Template::parse`].
+pub(super) fn will_be_read(
+    compiler: &Compiler<'_>,
+    word: &Word,
+    directive: &str,
+) -> Result<(), Fault> {
+    let template = Template::parse(word)?;
+    let is_constant = |part: &Part| matches!(part, Part::Literal(_));
+    if !word.bytes.starts_with(b"data:") && !template.parts.iter().all(is_constant) {
+        let folder = compiler.conf_prefix.join(constant_folder(&template.parts));
+        let by = format!("\"{directive}\" in {}", word.position);
+        compiler.will_open(Access::Read, &folder, &by);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

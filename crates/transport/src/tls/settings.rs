@@ -563,6 +563,9 @@ fn with_variables<C: 'static>(
     keys: &[Word],
 ) -> Result<Option<Dynamic<C>>, Fault> {
     let mut pairs = Vec::with_capacity(certificates.len());
+    for word in certificates.iter().chain(keys) {
+        dynamic::will_be_read(compiler, word, "ssl_certificate")?;
+    }
     for (certificate, key) in certificates.iter().zip(keys) {
         let text = |word: &Word| Ok(compiler.text(&Template::parse(word)?));
         pairs.push((text(certificate)?, text(key)?));

@@ -391,6 +391,9 @@ impl Family {
             let key = files::load(compiler, &certificate, &key, passwords.as_ref())?;
             return Ok((Some(OwnCertificate(key)), None));
         }
+        for word in [&certificate, &key] {
+            dynamic::will_be_read(compiler, word, self.certificate.spec.name())?;
+        }
         let passwords = match &passwords {
             Some(file) => files::read_passwords(compiler, file)?,
             None => Vec::new(),

@@ -1,0 +1,141 @@
+//! Where workers open files themselves, gathered while a configuration is compiled: what a confined worker process may
+//! write and read.
+//!
+//! Listed is what is opened while requests are served. Not listed is what the master opens and passes on (listening
+//! sockets, logs whose path is constant), nor what is in the bundle (the configuration, certificates).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use base::hash::Set;
+use conf::{Line, Part};
+
+use crate::compile::Compiler;
+use crate::registry::Registry;
+
+/// What is done with files at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// They are read.
+    Read,
+    /// They are made and appended to.
+    Append,
+    /// They are made, read, written, renamed and removed.
+    Write,
+}
+
+/// A folder with all below it, or a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where it is, absolute.
+    pub path: PathBuf,
+    /// What for.
+    pub access: Access,
+    /// The directive that says so, with its place: `"root" in FILE:LINE`.
+    pub line: String,
+}
+
+/// Every place of a configuration, each once for each kind of access.
+#[derive(Default)]
+pub struct Places {
+    all: Vec<Place>,
+    known: Set<(PathBuf, Access)>,
+    programs: Option<String>,
+}
+
+impl Registry for Places {}
+
+impl Places {
+    /// The places, and the directive that has workers run programs.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Place>, Option<String>) {
+        (self.all, self.programs)
+    }
+}
+
+impl Compiler<'_> {
+    /// Workers open files at this path, which is below the prefix where it is relative.
+    pub fn will_open(&self, access: Access, path: &Path, by: &str) {
+        let places = self.registry::<Places>();
+        let mut places = places.borrow_mut();
+        let key = (self.path(path), access);
+        if places.known.insert(key.clone()) {
+            let (path, access) = key;
+            let line = by.to_owned();
+            places.all.push(Place { path, access, line });
+        }
+    }
+
+    /// The same of a path with variables: what lies below the folder that all such paths have in common.
+    pub fn will_open_below(&self, access: Access, path: &[Part], by: &str) {
+        self.will_open(access, &constant_folder(path), by);
+    }
+
+    /// Workers start programs of this configuration.
+    pub fn will_run_programs(&self, by: &str) {
+        let places = self.registry::<Places>();
+        let mut places = places.borrow_mut();
+        places.programs.get_or_insert_with(|| by.to_owned());
+    }
+}
+
+/// How a directive of a scope is named for people: with the place of its line, if it has one.
+#[must_use]
+pub fn name_of(line: Option<&Line>, directive: &str) -> String {
+    match line {
+        Some(line) => format!("\"{}\" in {}", line.name.text(), line.position),
+        None => format!("\"{directive}\""),
+    }
+}
+
+/// The path itself where it has no variable; else the folder before the first of them: `/` where the path begins with
+/// one.
+#[must_use]
+pub fn constant_folder(path: &[Part]) -> PathBuf {
+    let mut constant = Vec::new();
+    for part in path {
+        match part {
+            Part::Literal(bytes) => constant.extend_from_slice(bytes),
+            Part::Variable(_) | Part::Capture(_) if constant.is_empty() => return "/".into(),
+            // It begins with a slash, whatever the request.
+            Part::Variable(name) if matches!(&**name, "uri" | "document_uri") => break,
+            Part::Variable(_) | Part::Capture(_) => {
+                let slash = constant.iter().rposition(|byte| *byte == b'/');
+                constant.truncate(slash.map_or(0, |slash| slash + 1));
+                break;
+            }
+        }
+    }
+    PathBuf::from(OsStr::from_bytes(&constant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(parts: &[&str]) -> PathBuf {
+        let part = |text: &&str| match text.strip_prefix('$') {
+            Some(name) => Part::Variable(name.into()),
+            None => Part::Literal(text.as_bytes().into()),
+        };
+        let parts: Vec<Part> = parts.iter().map(part).collect();
+        constant_folder(&parts)
+    }
+
+    #[test]
+    fn a_path_with_variables_is_confined_to_the_folder_before_the_first() {
+        assert_eq!(folder(&["/srv/www"]), Path::new("/srv/www"));
+        assert_eq!(folder(&["/srv/", "$host", "/www"]), Path::new("/srv/"));
+        assert_eq!(folder(&["/srv/site-", "$host"]), Path::new("/srv/"));
+        assert_eq!(folder(&["/site-", "$host"]), Path::new("/"));
+        assert_eq!(folder(&["$root"]), Path::new("/"));
+        assert_eq!(folder(&["$root", "/www"]), Path::new("/"));
+        // A path of a request begins with a slash.
+        assert_eq!(folder(&["/srv/www", "$uri"]), Path::new("/srv/www"));
+        assert_eq!(folder(&["/srv/www", "$urin"]), Path::new("/srv/"));
+        // Below the prefix.
+        assert_eq!(folder(&["data/", "$host"]), Path::new("data/"));
+        assert_eq!(folder(&["site-", "$host"]), Path::new(""));
+    }
+}

@@ -1,0 +1,68 @@
+//! Capabilities (capabilities(7)) of a worker process: none, but those that its configuration needs.
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+/// What root has beyond others in the file system and for ports: a worker that the configuration has run as root would
+/// otherwise find closed what it is to serve.
+const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::NET_BIND_SERVICE);
+
+const NAMES: &[(CapabilitySet, &str)] = &[
+    (CapabilitySet::CHOWN, "CAP_CHOWN"),
+    (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
+    (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+    (CapabilitySet::FOWNER, "CAP_FOWNER"),
+    (CapabilitySet::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+];
+
+/// Keeps programs of this process from ever having more. Only root may; where there are no privileges to lose, nothing is
+/// lost by that.
+pub(super) fn bound(keeps_raw_network: bool) {
+    let kept = OF_ROOT | raw_network(keeps_raw_network);
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if !kept.contains(capability) {
+            // One that the kernel does not know is refused, and so is all without the right.
+            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+        }
+    }
+}
+
+/// Gives away every capability that is not needed: of those that this process has, since none can be gained. The names
+/// of those that stay.
+pub(super) fn drop_all_but(raw_network: bool) -> Result<String, String> {
+    let failed = |call: &str, error: rustix::io::Errno| crate::log::failure(call, &error.into());
+    let has =
+        rustix::thread::capabilities(None).map_err(|error| failed("capget() failed", error))?;
+    let mut kept = self::raw_network(raw_network);
+    if rustix::process::geteuid().is_root() {
+        kept |= OF_ROOT;
+    }
+    let kept = kept & has.permitted;
+    let only = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, only).map_err(|error| failed("capset() failed", error))?;
+    let names: Vec<&str> = NAMES
+        .iter()
+        .filter(|(one, _)| kept.contains(*one))
+        .map(|(_, name)| *name)
+        .collect();
+    Ok(match names.is_empty() {
+        true => "none".to_owned(),
+        false => names.join(" "),
+    })
+}
+
+fn raw_network(keeps: bool) -> CapabilitySet {
+    match keeps {
+        true => CapabilitySet::NET_RAW,
+        false => CapabilitySet::empty(),
+    }
+}

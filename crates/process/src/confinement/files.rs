@@ -1,0 +1,191 @@
+//! Which files a worker process may write, and in the strict level read (Landlock, landlock(7)).
+//!
+//! A rule belongs to a folder or a file that exists, not to its path: a folder that is put in its place later is
+//! another one. What is open already, such as the logs that the master passes on, is not asked about.
+
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, AccessFs, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
+};
+
+use super::{Access, Confinement, Level, Place};
+
+/// The newest version of Landlock whose rights have been tried here. Version 9 also asks about sockets of this machine,
+/// which upstreams listen on.
+const TRIED: ABI = ABI::V7;
+
+/// What the C library and the standard library read by themselves: names of hosts and services, time zones, how many
+/// processors there are, random bytes, modules for looking names up.
+const SYSTEM: &[&str] = &[
+    "/dev/null",
+    "/dev/urandom",
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/lib",
+    "/lib64",
+    "/proc/cpuinfo",
+    "/proc/self",
+    "/proc/sys/kernel",
+    "/proc/sys/net",
+    "/proc/sys/vm",
+    "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm",
+    "/usr/lib",
+    "/usr/share/zoneinfo",
+];
+
+/// What of Landlock is in force, in words for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum InForce {
+    /// By this version of Landlock.
+    Landlock(i32),
+    /// Why not.
+    Nothing(&'static str),
+}
+
+impl Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InForce::Landlock(version) => write!(f, "Landlock {version}{}", lacking(*version)),
+            InForce::Nothing(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What an older version does not see.
+fn lacking(version: i32) -> &'static str {
+    match version {
+        ..=1 => {
+            " (older than Linux 6.2: files may be cut off anywhere, and none moved to another folder)"
+        }
+        2 => " (older than Linux 6.2: files may be cut off anywhere)",
+        3 | 4 => " (older than Linux 6.10: devices may be controlled)",
+        5 => " (older than Linux 6.12: processes of the same user may be signalled)",
+        _ => "",
+    }
+}
+
+/// The rules of a confinement, made while this process may still open every folder.
+pub(super) struct Rules(RulesetCreated);
+
+impl Rules {
+    /// Opens what the rules are about. What cannot be opened is no part of them, and returned.
+    ///
+    /// # Errors
+    /// What the kernel says where it has Landlock and refuses.
+    pub(super) fn of(confinement: &Confinement) -> Result<(Rules, Vec<String>), String> {
+        let failed = |error: RulesetError| format!("landlock_create_ruleset() failed: {error}");
+        let mut handled = AccessFs::from_write(TRIED);
+        if !confinement.runs_programs {
+            handled |= AccessFs::Execute;
+        }
+        if confinement.level == Level::Strict {
+            handled |= READS;
+        }
+        let rules = Ruleset::default()
+            .handle_access(handled)
+            .and_then(|rules| rules.scope(Scope::Signal))
+            .and_then(Ruleset::create)
+            .map_err(failed)?;
+        let (mut rules, mut left_out) = (rules, Vec::new());
+        let reads = confinement.level == Level::Strict;
+        let system = SYSTEM.iter().filter(|_| reads);
+        for path in system {
+            // What this machine does not have is not read either.
+            if let Ok(folder) = PathFd::new(path) {
+                rules = add(rules, folder, Path::new(path), READS).map_err(failed)?;
+            }
+        }
+        if let Ok(null) = PathFd::new("/dev/null") {
+            let access = (READS & handled) | AccessFs::WriteFile;
+            rules = add(rules, null, Path::new("/dev/null"), access).map_err(failed)?;
+        }
+        for place in &confinement.places {
+            let access = rights(place.access) & handled;
+            let Some(path) = granted(place) else {
+                if !access.is_empty() && place.access != Access::Read {
+                    let (path, line) = (place.path.display(), &place.line);
+                    left_out.push(format!("\"{path}\" ({line}) does not exist"));
+                }
+                continue;
+            };
+            if access.is_empty() {
+                continue;
+            }
+            match PathFd::new(&path) {
+                Ok(folder) => rules = add(rules, folder, &path, access).map_err(failed)?,
+                Err(error) => {
+                    left_out.push(format!("\"{}\" ({}): {error}", path.display(), place.line));
+                }
+            }
+        }
+        Ok((Rules(rules), left_out))
+    }
+
+    /// Puts them in force for this thread and those that it starts.
+    pub(super) fn enforce(self) -> Result<InForce, String> {
+        let status = self.0.restrict_self();
+        let status = status.map_err(|error| format!("landlock_restrict_self() failed: {error}"))?;
+        Ok(match status.landlock {
+            LandlockStatus::NotEnabled => InForce::Nothing("Landlock is not enabled"),
+            LandlockStatus::NotImplemented => InForce::Nothing("this kernel has no Landlock"),
+            LandlockStatus::Available { effective_abi, .. } => {
+                InForce::Landlock(effective_abi as i32)
+            }
+        })
+    }
+}
+
+/// A rule about a folder or, with the rights that a file can have, a file.
+fn add(
+    rules: RulesetCreated,
+    opened: PathFd,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    let access = match path.is_dir() {
+        true => access,
+        false => access & AccessFs::from_file(TRIED),
+    };
+    if access.is_empty() {
+        return Ok(rules);
+    }
+    rules.add_rule(PathBeneath::new(opened, access))
+}
+
+const READS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+
+fn rights(access: Access) -> BitFlags<AccessFs> {
+    match access {
+        Access::Read => READS,
+        // Not cut off, removed or renamed: a file can only grow.
+        Access::Append => make_bitflags!(AccessFs::{WriteFile | MakeReg}),
+        Access::Write => {
+            READS
+                | make_bitflags!(AccessFs::{
+                    WriteFile | Truncate | RemoveFile | RemoveDir | MakeDir | MakeReg | MakeSym | Refer
+                })
+        }
+    }
+}
+
+/// What a rule about a place belongs to: the folder or file, or what it will be made in where it is not there yet. Not
+/// the root of all files, and nothing where it is only to be read.
+pub(super) fn granted(place: &Place) -> Option<PathBuf> {
+    if place.path.exists() {
+        return Some(place.path.clone());
+    }
+    let mut above = place.path.ancestors().skip(1);
+    let found = above.find(|above| above.is_dir())?;
+    let suits = place.access != Access::Read && found.parent().is_some();
+    suits.then(|| found.to_owned())
+}

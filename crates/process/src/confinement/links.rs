@@ -1,0 +1,98 @@
+//! Symbolic links that lead out of what a strictly confined worker may read: `-t` names them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Confinement, Level};
+
+/// Files and folders that are looked at, over all places; a site with more takes too long for a test.
+const LOOKED_AT_MAX: usize = 200_000;
+
+/// Links that are named one by one.
+const NAMED_MAX: usize = 20;
+
+/// A line for each link below the places of a strict confinement that leads to something outside of all of them.
+pub(crate) fn leading_out(confinement: &Confinement) -> Vec<String> {
+    if confinement.level != Level::Strict {
+        return Vec::new();
+    }
+    let real = |path: &PathBuf| fs::canonicalize(path).ok();
+    let places: Vec<PathBuf> = confinement
+        .places
+        .iter()
+        .map(|place| &place.path)
+        .filter_map(real)
+        .collect();
+    let mut walk = Walk {
+        places: &places,
+        looked_at: 0,
+        lines: Vec::new(),
+        found: 0,
+    };
+    for place in &places {
+        // What lies below another place is looked at with that.
+        let is_within = |other: &PathBuf| other != place && place.starts_with(other);
+        if place.is_dir() && place.parent().is_some() && !places.iter().any(is_within) {
+            walk.folder(place);
+        }
+    }
+    walk.finish()
+}
+
+struct Walk<'a> {
+    places: &'a [PathBuf],
+    looked_at: usize,
+    lines: Vec<String>,
+    found: usize,
+}
+
+impl Walk<'_> {
+    /// Looks at everything below a folder, without following links.
+    fn folder(&mut self, folder: &Path) {
+        let mut waiting = vec![folder.to_owned()];
+        while let Some(folder) = waiting.pop() {
+            // What this user may not list, the worker may not either.
+            let Ok(entries) = fs::read_dir(&folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                self.looked_at += 1;
+                if self.looked_at > LOOKED_AT_MAX {
+                    return;
+                }
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                    Ok(kind) if kind.is_symlink() => self.link(&entry.path()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn link(&mut self, link: &Path) {
+        // One that leads nowhere leads nowhere out.
+        let Ok(target) = fs::canonicalize(link) else {
+            return;
+        };
+        if self.places.iter().any(|place| target.starts_with(place)) {
+            return;
+        }
+        self.found += 1;
+        if self.found <= NAMED_MAX {
+            let (link, target) = (link.display(), target.display());
+            self.lines.push(format!("symbolic link \"{link}\" leads to \"{target}\", which \"confine strict\" keeps from the worker"));
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.found > NAMED_MAX {
+            let more = self.found - NAMED_MAX;
+            self.lines
+                .push(format!("{more} more symbolic links lead out"));
+        }
+        if self.looked_at > LOOKED_AT_MAX {
+            self.lines.push(format!("only the first {LOOKED_AT_MAX} files were looked at for symbolic links that lead out"));
+        }
+        self.lines
+    }
+}

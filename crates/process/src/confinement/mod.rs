@@ -1,0 +1,322 @@
+//! Confinement of a worker process: what it gives away before it reads anything that a peer may have touched.
+//!
+//! In this order, and none of it can be taken back: rules about files are made while every folder can still be opened
+//! (`files`); the process becomes its user; it gives its capabilities away; no program that it starts will have more
+//! rights than itself; the rules about files hold; then those about system calls (`system_calls`), without which it
+//! could do none of the steps before. All threads that come have what this one has.
+//!
+//! What the kernel lacks is said in the log, and does not keep the worker from serving.
+
+mod capabilities;
+mod files;
+mod links;
+mod system_calls;
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) use links::leading_out;
+
+/// How far a worker process is confined: the directive `confine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Not at all.
+    #[default]
+    Off,
+    /// It writes only where its configuration has it write.
+    On,
+    /// The same for what it reads.
+    Strict,
+}
+
+impl Level {
+    pub(crate) const ALL: [Level; 3] = [Level::Off, Level::On, Level::Strict];
+}
+
+/// What a worker process does with files at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Reads them.
+    Read,
+    /// Makes them and appends to them.
+    Append,
+    /// Makes, reads, writes, renames and removes them.
+    Write,
+}
+
+impl Access {
+    pub(crate) const ALL: [Access; 3] = [Access::Read, Access::Append, Access::Write];
+
+    fn verb(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Append => "append to",
+            Access::Write => "write",
+        }
+    }
+}
+
+/// A folder with all below it, or a file, that a worker process opens things at itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where it is, absolute. It may not exist yet.
+    pub path: PathBuf,
+    /// What for.
+    pub access: Access,
+    /// The directive that says so, with its place, for people.
+    pub line: String,
+}
+
+impl Place {
+    /// Where the kernel writes core files of a worker process that works in this folder, or in the master's; none where it
+    /// gives them to a program.
+    #[must_use]
+    pub fn of_core_files(folder: Option<&Path>, line: &str) -> Option<Place> {
+        let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
+        let pattern = pattern.trim_end();
+        if pattern.starts_with('|') {
+            return None;
+        }
+        let folder =
+            folder.map_or_else(|| std::env::current_dir().ok(), |one| Some(one.to_owned()));
+        let file = folder?.join(pattern);
+        Some(Place {
+            path: file.parent()?.to_owned(),
+            access: Access::Write,
+            line: line.to_owned(),
+        })
+    }
+}
+
+/// What a worker process may still do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// Whether it is confined.
+    pub level: Level,
+    /// Where it writes and reads.
+    pub places: Vec<Place>,
+    /// Whether it connects from addresses that the machine does not have (`CAP_NET_RAW`).
+    pub keeps_raw_network: bool,
+    /// Whether it may come to use io_uring.
+    pub may_use_rings: bool,
+    /// Whether it starts programs.
+    pub runs_programs: bool,
+}
+
+impl Confinement {
+    /// What a person should know of it who tests a configuration: places that confine nothing.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let (level, name) = match self.level {
+            Level::Off => (None, ""),
+            Level::On => (Some(Access::Append), "on"),
+            Level::Strict => (Some(Access::Read), "strict"),
+        };
+        let open = self.places.iter().filter(move |place| {
+            place.path.parent().is_none() && level.is_some_and(|least| place.access >= least)
+        });
+        open.map(move |place| {
+            let (what, line) = (place.access.verb(), &place.line);
+            format!("{line} begins with a variable or is \"/\": \"confine {name}\" lets the worker {what} anything")
+        })
+    }
+}
+
+/// What a process has given away, in words for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    level: Level,
+    capabilities: String,
+    files: files::InForce,
+    places: usize,
+    system_calls: Result<(), String>,
+    /// Whether the filter of system calls is there, to be narrowed by [`close_rings`].
+    has_filter: bool,
+    /// What was to be written and is not there.
+    pub left_out: Vec<String>,
+}
+
+impl Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let InForce {
+            level,
+            capabilities,
+            files,
+            ..
+        } = self;
+        let name = match level {
+            Level::Off => return f.write_str("worker process is not confined (\"confine off\")"),
+            Level::On => "on",
+            Level::Strict => "strict",
+        };
+        write!(
+            f,
+            "worker process is confined (\"confine {name}\"): no new privileges; capabilities: {capabilities}; "
+        )?;
+        let what = match level {
+            Level::Strict => "writes and reads",
+            _ => "writes",
+        };
+        match files {
+            files::InForce::Landlock(_) => {
+                write!(f, "{what} at {} places by {files}; ", self.places)?
+            }
+            files::InForce::Nothing(_) => write!(f, "{what} anywhere, as {files}; ")?,
+        }
+        match &self.system_calls {
+            Ok(()) => f.write_str("system calls filtered"),
+            Err(why) => write!(f, "system calls not filtered: {why}"),
+        }
+    }
+}
+
+impl InForce {
+    /// Whether anything that was asked for is not to be had here.
+    pub(crate) fn lacks_anything(&self) -> bool {
+        let has_files = matches!(self.files, files::InForce::Landlock(_));
+        self.level != Level::Off && (!has_files || self.system_calls.is_err())
+    }
+
+    /// Forbids all threads to make rings of io_uring, and to use them unless `keeps`. What failed comes back.
+    ///
+    /// # Errors
+    /// What failed, in words for the log.
+    pub fn close_rings(&self, keeps: bool) -> Result<(), String> {
+        if !self.has_filter {
+            return Ok(());
+        }
+        system_calls::close_rings(keeps)
+            .map_err(|error| crate::log::failure("seccomp() failed", &error))
+    }
+}
+
+/// Confines this process, whose only thread calls this, for good. In the middle it becomes who it is to be by
+/// `become_user`.
+///
+/// # Errors
+/// What failed, in words for the log: the process must not go on then.
+pub fn confine(
+    confinement: &Confinement,
+    become_user: impl FnOnce() -> Result<(), String>,
+) -> Result<InForce, String> {
+    if confinement.level == Level::Off {
+        become_user()?;
+        return Ok(InForce {
+            level: Level::Off,
+            capabilities: String::new(),
+            files: files::InForce::Nothing(""),
+            places: 0,
+            system_calls: Ok(()),
+            has_filter: false,
+            left_out: Vec::new(),
+        });
+    }
+    let (rules, left_out) = files::Rules::of(confinement)?;
+    capabilities::bound(confinement.keeps_raw_network);
+    become_user()?;
+    let capabilities = capabilities::drop_all_but(confinement.keeps_raw_network)?;
+    rustix::thread::set_no_new_privs(true)
+        .map_err(|error| crate::log::failure("prctl(PR_SET_NO_NEW_PRIVS) failed", &error.into()))?;
+    let files = rules.enforce()?;
+    let filtered = match confinement.runs_programs {
+        true => Err("the configuration runs programs".to_owned()),
+        false => {
+            system_calls::allow_serving(confinement.may_use_rings).map_err(|error| {
+                match error.kind() {
+                    std::io::ErrorKind::Unsupported => "not known for this architecture".to_owned(),
+                    _ => crate::log::failure("seccomp() failed", &error),
+                }
+            })
+        }
+    };
+    let writes =
+        |place: &&Place| confinement.level == Level::Strict || place.access != Access::Read;
+    Ok(InForce {
+        level: confinement.level,
+        capabilities,
+        files,
+        places: confinement.places.iter().filter(writes).count(),
+        has_filter: filtered.is_ok(),
+        system_calls: filtered,
+        left_out,
+    })
+}
+
+/// What a confinement comes to on this machine at this moment: places as the kernel knows them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Granted {
+    level: Level,
+    runs_programs: bool,
+    /// By device and inode.
+    places: HashMap<(u64, u64), Access>,
+}
+
+/// What a confinement wants that another does not give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A place: the words for the log.
+    Place(String),
+    /// To start programs.
+    Programs,
+}
+
+impl Confinement {
+    /// What it gives a worker process that starts now.
+    pub(crate) fn granted(&self) -> Granted {
+        let mut places: HashMap<(u64, u64), Access> = HashMap::new();
+        for place in &self.places {
+            let Some(identity) = files::granted(place).and_then(|path| identity(&path)) else {
+                continue;
+            };
+            let access = places.entry(identity).or_insert(place.access);
+            *access = (*access).max(place.access);
+        }
+        Granted {
+            level: self.level,
+            runs_programs: self.runs_programs,
+            places,
+        }
+    }
+
+    /// What it wants first that a running process does not have, where both are confined to the same level.
+    pub(crate) fn wants_beyond(&self, running: &Granted) -> Option<Wanted> {
+        if self.level == Level::Off || running.level == Level::Off {
+            return None;
+        }
+        if self.runs_programs && !running.runs_programs {
+            return Some(Wanted::Programs);
+        }
+        let matters = |place: &&Place| self.level == Level::Strict || place.access != Access::Read;
+        let missing = self.places.iter().filter(matters).find(|place| {
+            let granted = files::granted(place);
+            granted.is_some_and(|path| !running.covers(&path, place.access))
+        })?;
+        let verb = missing.access.verb();
+        let (path, line) = (missing.path.display(), &missing.line);
+        Some(Wanted::Place(format!("{line} wants to {verb} \"{path}\"")))
+    }
+}
+
+impl Granted {
+    /// Whether a place, or a folder that it lies in, is given for this and more.
+    fn covers(&self, path: &Path, access: Access) -> bool {
+        let Ok(real) = fs::canonicalize(path) else {
+            return false;
+        };
+        let gives = |above: &Path| {
+            let given = identity(above).and_then(|identity| self.places.get(&identity));
+            given.is_some_and(|given| {
+                *given >= access && (access != Access::Read || *given != Access::Append)
+            })
+        };
+        real.ancestors().any(gives)
+    }
+}
+
+/// What the kernel knows a file or folder by.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
