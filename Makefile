@@ -12,6 +12,7 @@
 #   make differential       random configurations and requests to nginx and tidegate, new ones for FOR=3600 seconds
 #   make install DESTDIR=   the release's program, its unit, configuration, page and manual, where they belong on Debian
 #   make deb                the Debian packages tidegate and tidegate-nginx into target/debian; needs cargo-deb. tests/packages tries them
+#   make image            the container image tidegate, by buildah and without a base; needs root, buildah, busybox-static. tests/image tries it
 #   make fmt | docs         format the sources | write docs/directives, docs/compatibility.md, docs/shortcuts.md and the table in README.md again
 
 CARGO ?= cargo
@@ -24,7 +25,7 @@ BASH = /usr/share/bash-completion/completions
 ZSH = /usr/share/zsh/vendor-completions
 FISH = /usr/share/fish/vendor_completions.d
 
-.PHONY: run release install deb test check bench testssl ktls judge storms differential fmt docs packages
+.PHONY: run release install deb image test check bench testssl ktls judge storms differential fmt docs packages
 
 run:
 	$(CARGO) build --profile quick --bin tidegate
@@ -60,6 +61,9 @@ deb: release
 	$(CARGO) run --quiet --package xtask -- sbom >target/deb/tidegate.cdx.json
 	$(CARGO) deb --no-build --no-strip
 	$(CARGO) deb --no-build --no-strip --variant nginx
+
+image: release
+	packaging/image/build "$(BINARY)"
 
 test: packages
 	$(CARGO) test --workspace --no-fail-fast

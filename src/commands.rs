@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    bench, cache, cli, completions, docs, explain, memcached, serve, status, try_configuration,
-    tune,
+    bench, cache, cli, completions, docs, explain, memcached, serve, status, templates,
+    try_configuration, tune,
 };
 
 /// A web server that reads nginx.conf and takes nginx's command line
@@ -37,6 +37,7 @@ enum Command {
     Bench(Box<bench::Arguments>),
     Memcached(Box<memcached::Arguments>),
     Cache(cache::Arguments),
+    Templates(templates::Arguments),
     Docs(docs::Arguments),
     Completions(completions::Arguments),
 }
@@ -101,6 +102,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Memcached(arguments) => memcached::run(&arguments),
         Command::Cache(arguments) => cache::run(&arguments),
+        Command::Templates(arguments) => templates::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Program::command()),
     }

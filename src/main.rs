@@ -20,6 +20,7 @@ mod private_folder;
 mod serve;
 mod shortcuts;
 mod status;
+mod templates;
 mod try_configuration;
 mod tune;
 
