@@ -419,7 +419,8 @@ async fn ask_peers<P: Protocol>(
     }
     step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
     if let (Some(lookup), Some(passing)) = (&mut lookup, protocol.cached()) {
-        lookup.heed(request, passing, head, step.as_ref());
+        let heeding = lookup.heed(request, passing, head, step.as_ref());
+        heeding.await;
     }
     if let Some(step) = step {
         if let Some(asked) = &request.upstream {

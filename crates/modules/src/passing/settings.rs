@@ -86,8 +86,6 @@ impl Passing {
         let passed = names(&scope.written(&family.pass_header)?.unwrap_or_default());
         let more = scope.written(&family.hide_header)?.unwrap_or_default();
         let hidden = declared.hidden.iter().map(|name| name.as_bytes());
-        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
-        let hidden: NameSet = hidden.filter(|name| !passed.contains_name(name)).collect();
         let ignored = names(&scope.written(&family.ignore_headers)?.unwrap_or_default());
         let pass_request_headers = scope.get(&family.pass_request_headers)?;
         let buffers = buffers.compile(
@@ -96,6 +94,16 @@ impl Passing {
             &family.buffer_size,
             declared.temporary_path,
         )?;
+        let compiled = cache.compile(compiler, scope, &family.store, *converts_head)?;
+        // By RFC 9111 the Date of an answer stays with it, and its Age tells the rest.
+        let tells_date = compiled.as_ref().is_some_and(Cache::tells_date);
+        let is_shown = |name: &&[u8]| {
+            let is_date = name.eq_ignore_ascii_case(b"date");
+            passed.contains_name(name) || (is_date && tells_date)
+        };
+        let hidden = hidden.filter(|name| !is_shown(name));
+        let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
+        let hidden: NameSet = hidden.filter(|name| !passed.contains_name(name)).collect();
         let known = cache::Scope {
             store: &family.store,
             ignore_headers: &family.ignore_headers,
@@ -104,7 +112,7 @@ impl Passing {
             passes_authorization: pass_request_headers && (declared.passes_authorization)(scope)?,
         };
         cache.warn(compiler, scope, &known)?;
-        let cache = cache.compile(compiler, scope, &family.store, *converts_head)?;
+        let cache = compiled;
         let store = match cache {
             Some(_) => None,
             None => Store::compile(

@@ -13,6 +13,7 @@ use http::variables::Compiling as _;
 
 use super::lock::Lock;
 use super::purge;
+use super::semantics::{self, Semantics};
 use super::zone::{self, CacheZone};
 use super::{Cache, Choice};
 use crate::passing::family::{self, Causes};
@@ -39,6 +40,7 @@ pub(crate) struct Family {
     pub(crate) cache_lock_timeout: Setting<Duration>,
     pub(crate) cache_lock_age: Setting<Duration>,
     pub(crate) cache_purge: Setting<Vec<Word>>,
+    pub(crate) cache_semantics: Setting<Semantics>,
     /// Of `proxy_` alone.
     pub(crate) cache_convert_head: Setting<bool>,
 }
@@ -135,6 +137,12 @@ impl Family {
                 .arity(Arity::at_least(1))
                 .inherit(Inherit::Value)
                 .manual("Removes what the key of the request stands for, with all its variants and slices; all keys that begin so where it ends with `*`. As NGINX Plus has it, a request purges if one of the strings is neither empty nor 0: the answer is 204, or 404 where nothing was there. As the module ngx_cache_purge has it, one purges with this method, such as PURGE, from these networks (`all` unless they are written; others get 403), or a location removes a key from a zone that is named first: the answer is a page with 200, or 404."),
+            cache_semantics: Setting::family(prefix, "cache_semantics", &[semantics::SYNTAX], semantics::read)
+                .contexts(HSL)
+                .arity(Arity::at_least(1))
+                .inherit(Inherit::Value)
+                .default("nginx")
+                .manual("By which rules answers are kept and given again: nginx's, or those of RFC 9111 for a shared cache. By `rfc` the age of an answer counts and is told (`Age`), what may not be given without being confirmed is confirmed, unsafe methods make void what they change, and answers to requests with Authorization are kept where the answer allows it; `*_cache_revalidate` and `*_cache_background_update` are on. `CDN-Cache-Control` goes before `Cache-Control`, `X-Accel-Expires` before both. What an answer leaves open `*_cache_valid` decides; then `heuristic`, a share of the time since Last-Modified, up to a day (none by default). `stale_if_error` (60s) and `stale_while_revalidate` (0) are for how long an answer that says how long it is fresh is given beyond that, instead of a failure and while it is fetched anew, where it does not say that itself. `reload_interval` (0) is how long no client can have fetched anew what has just been fetched (`no-cache`, `max-age`, `min-fresh`). `Cache-Status` tells what was done. A purge with the field `Surrogate-Key` or `Cache-Tag` removes the answers that have one of its tags."),
             cache_convert_head: Setting::family(prefix, "cache_convert_head", &["on | off"], parse::flag)
                 .contexts(HSL)
                 .default("on")
@@ -143,7 +151,7 @@ impl Family {
     }
 
     /// Those that say something of a scope, but for `cache_convert_head`.
-    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 15] {
+    pub(crate) const fn of_scopes(&'static self) -> [&'static dyn Declared; 16] {
         [
             &self.cache,
             &self.cache_key,
@@ -160,6 +168,7 @@ impl Family {
             &self.cache_lock,
             &self.cache_lock_timeout,
             &self.cache_lock_age,
+            &self.cache_semantics,
         ]
     }
 
@@ -192,12 +201,14 @@ impl Family {
         if use_stale.contains(Causes::ERROR) {
             use_stale = use_stale.with(Causes::NO_LIVE);
         }
-        let updates_beside = scope.get(&self.cache_background_update)?;
+        let semantics = scope.get(&self.cache_semantics)?;
+        let is_rfc = semantics.policy().is_some();
+        let updates_beside = scope.get(&self.cache_background_update)? || is_rfc;
         let timeout = scope.get(&self.cache_lock_timeout)?;
         let age = zone::milliseconds(scope.get(&self.cache_lock_age)?);
         let lock = scope.get(&self.cache_lock)?;
         let lock = lock.then_some(Lock { timeout, age });
-        let revalidates = scope.get(&self.cache_revalidate)?;
+        let revalidates = scope.get(&self.cache_revalidate)? || is_rfc;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
         let Some(word) = self.word(scope, store)? else {
             return Ok(None);
@@ -229,6 +240,7 @@ impl Family {
             revalidates,
             converts_head,
             is_of_applications: self.prefix != "proxy_",
+            semantics,
         }))
     }
 

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,7 +25,8 @@ use proto::method::Method;
 use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, StoreError, Times, Written};
 
 use super::freshness::Freshness;
-use super::{Lookup, Zone, any_holds, now, vary, wall};
+use super::semantics::{self, Keeping};
+use super::{Lookup, Zone, any_holds, now, wall};
 use crate::passing::READING_BODY;
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
@@ -63,7 +65,7 @@ impl Lookup {
     /// Begins to store the answer.
     fn begin(&mut self, request: &mut Request, passing: &Passing) -> Option<(Box<Filler>, Reader)> {
         let cache = passing.cache.as_ref()?;
-        let (head, freshness) = self.answer.take()?;
+        let (head, keeping) = self.answer.take()?;
         if any_holds(&cache.no_cache, request) {
             self.refuse_once();
             return None;
@@ -71,15 +73,19 @@ impl Lookup {
         if !is_buffered(passing, &head) {
             return None;
         }
-        let said = freshness.valid_until;
-        let valid = || {
-            cache
-                .valid(head.status())
-                .and_then(|valid| i64::try_from(valid).ok())
+        let (times, vary) = match keeping {
+            Keeping::Rfc(stored, vary) => (semantics::times_of(&stored), vary),
+            Keeping::Nginx(freshness) => {
+                let said = freshness.valid_until;
+                let valid = || {
+                    let seconds = i64::try_from(cache.valid(head.status())?);
+                    Some(wall().saturating_add(seconds.unwrap_or(i64::MAX)))
+                };
+                let until = said.or_else(valid)?;
+                (times(&freshness, until), freshness.vary)
+            }
         };
-        let until = said.or_else(|| valid().map(|seconds| wall().saturating_add(seconds)))?;
-        let variant = (!freshness.vary.is_empty())
-            .then(|| vary::variant(request, &self.main, &freshness.vary));
+        let variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
         // Under the id of a variant lies what answers a request that was looked for there.
         let id = self
             .variant
@@ -95,11 +101,17 @@ impl Lookup {
         let new = NewHead {
             key: self.key.clone(),
             group: self.group.clone(),
-            tags: Vec::new(),
-            vary: freshness.vary.clone().into(),
+            tags: match self.policy {
+                Some(_) => semantics::tags_of(&head),
+                None => Vec::new(),
+            },
+            vary: vary.into(),
             variant,
-            times: times(&freshness, until),
-            text: text_of(&head).into(),
+            times,
+            text: match self.policy {
+                Some(_) => semantics::text_of(&head).into(),
+                None => text_of(&head).into(),
+            },
             body_length: self.body_length(request, &head),
         };
         if filler.begin(id, new).is_err() {
@@ -192,6 +204,50 @@ fn store(
         seen: Attempts::enter(request),
         passing: Arc::clone(passing),
     })
+}
+
+/// Has a task store the body of an entry again, whose head has changed.
+pub(super) fn copy(
+    request: &Request,
+    zone: &Arc<Zone>,
+    (file, body): (File, Range<u64>),
+    filler: Box<Filler>,
+) {
+    let length = body.end.saturating_sub(body.start);
+    let fetch = Fetch {
+        source: Box::new(Ended),
+        filler,
+        about: About::of(request),
+        zone: Arc::clone(zone),
+        _held: Hold::new(),
+        broken: Rc::new(Cell::new(Break::Unfinished)),
+        rest: (length > 0).then_some((file, body.start, length)),
+        state: Fetching::Coming,
+        writing: None,
+    };
+    engine::spawn(fetch.run());
+}
+
+/// Nothing, behind what is read of a file.
+#[derive(Debug)]
+struct Ended;
+
+impl Source for Ended {
+    fn next(&mut self) -> Given {
+        Given::End
+    }
+
+    fn poll_more(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn give_up(&mut self, _: &Abort) -> Told {
+        Told::new(Level::Info, "copy of a cache entry given up")
+    }
+
+    fn beginning(&self) -> &'static str {
+        WHILE_READING
+    }
 }
 
 /// The body of an answer that has come whole, and is still being written.

@@ -12,7 +12,8 @@ use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, Opened, Origin, Reader};
 
 use super::fill::Followed;
 use super::freshness::Freshness;
-use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, wall};
+use super::rules::status::Forwarded;
+use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, semantics, wall};
 use crate::passing::answer::{AnswerHead, ReadHead};
 use crate::passing::response::{self, Applied};
 
@@ -32,7 +33,7 @@ pub(super) async fn serve(
             check_beside(store, &opened);
         }
     }
-    if let Some(step) = apply(request, rules, &opened.head, status, false)? {
+    if let Some(step) = apply(request, rules, &opened.head, status, None)? {
         return Some(step);
     }
     let body = if length == 0 {
@@ -53,7 +54,7 @@ pub(super) fn serve_fill(
     head: &Head,
     reader: Reader,
 ) -> Option<Step> {
-    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, false)? {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, None)? {
         return Some(step);
     }
     Some(Step::Respond(Body::Pieces(fill::pieces_of(reader)?)))
@@ -65,22 +66,23 @@ pub(super) fn serve_filling(
     rules: &AnswerRules<'_>,
     head: &Head,
     reader: Reader,
+    why: Forwarded,
 ) -> Option<Step> {
-    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, true)? {
+    if let Some(step) = apply(request, rules, head, CacheStatus::Hit, Some(why))? {
         return Some(step);
     }
     Some(Step::Respond(Body::Source(Box::new(Followed::new(reader)))))
 }
 
 /// Makes the head of an entry the response's, of which the client may ask for a range, or for
-/// several. A step comes back where something else answers, and nothing at all where the head is
-/// none.
+/// several where it is not `filling`, by a request that was forwarded for that reason. A step comes
+/// back where something else answers, and nothing at all where the head is none.
 fn apply(
     request: &mut Request,
     rules: &AnswerRules<'_>,
     stored: &Head,
     status: CacheStatus,
-    is_single: bool,
+    filling: Option<Forwarded>,
 ) -> Option<Option<Step>> {
     let AnswerRules { passing, rewriting } = *rules;
     let Some(head) = parse(stored) else {
@@ -95,11 +97,16 @@ fn apply(
     if let Applied::Step(step) = response::apply(request, passing, rewriting, &head) {
         return Some(Some(step));
     }
+    let cache = passing.cache.as_ref();
+    if cache.is_some_and(|cache| cache.semantics.policy().is_some()) {
+        semantics::dress(request, stored, status, filling);
+        return Some(None);
+    }
     let fields = head.counting();
     let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
     let freshness = Freshness::of(fields, &passing.ignored, wall());
     request.response.conditions_judged = !freshness.may_store();
-    allow_ranges(request, passing, is_single);
+    allow_ranges(request, passing, filling.is_some());
     Some(None)
 }
 

@@ -22,7 +22,9 @@ use http::request::{Request, Step};
 use proto::header::Known;
 use store::disk::{Claim, Fill, Head, Progress, Reader};
 
-use super::{AnswerRules, CacheStatus, Lookup, Marker, hit, is_over, now, vary};
+use super::rules::reuse::Reuse;
+use super::rules::status::Forwarded;
+use super::{AnswerRules, CacheStatus, Lookup, Marker, hit, now};
 use crate::passing::settings::Passing;
 
 /// How long no request waits for the next answer after one that was not to be stored, in
@@ -143,11 +145,14 @@ impl Lookup {
                 _ => Turn::Ask,
             };
         }
-        let is_late = !has_waited && is_over(head);
+        // By RFC 9111 only what is fresh is shared; by nginx also what was waited for.
+        let is_shared = has_waited && self.policy.is_none();
+        let is_late = !is_shared && self.judge_entry(head) != Reuse::Fresh;
         if head.key != self.key || is_late || sets_cookie(rules.passing, head) {
             return Turn::Ask;
         }
-        let Some(step) = hit::serve_filling(request, rules, head, reader) else {
+        let why = self.forwarded;
+        let Some(step) = hit::serve_filling(request, rules, head, reader, why) else {
             return Turn::Ask;
         };
         self.outcome.status = CacheStatus::Hit;
@@ -160,9 +165,10 @@ impl Lookup {
         if head.vary.is_empty() {
             return true;
         }
-        let variant = vary::variant(request, &self.main, &head.vary);
+        let variant = self.variant_of(request, &head.vary);
         let is_it = head.variant == Some(variant);
         if !is_it {
+            self.forwarded = Forwarded::VaryMiss;
             self.variant = Some(variant);
         }
         is_it

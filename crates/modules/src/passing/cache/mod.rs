@@ -11,17 +11,22 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
+//! `semantics` chooses between nginx's rules and those of RFC 9111, which stand in `rules`.
 //! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is
 //! still right, `update` fetches it anew beside service, `purge` has entries go.
 
+mod confirmation;
 mod directives;
 mod fill;
 mod freshness;
 mod hit;
+mod invalidation;
 mod lock;
 pub(crate) mod numbers;
 mod purge;
 mod revalidation;
+mod rules;
+mod semantics;
 mod update;
 mod vary;
 mod warnings;
@@ -39,9 +44,7 @@ use http::slots::OfPass;
 use http::text::Text;
 use proto::header::Known;
 use proto::method::Method;
-use store::disk::{
-    Claim, DiskStore, EntryId, Fill, Filler, Head, Miss, Opened, Presence, Progress,
-};
+use store::disk::{Claim, DiskStore, EntryId, Fill, Filler, Miss, Opened, Presence, Progress};
 
 pub(crate) use directives::{Family, Methods, Valid};
 pub(crate) use revalidation::Validators;
@@ -55,10 +58,13 @@ use super::family::Causes;
 use super::finish;
 use super::rewriting::Rewrite;
 use super::settings::Passing;
-use freshness::Freshness;
 use lock::{Lock, Turn, Waits};
 use numbers::Outcome;
 use purge::{Asked, Key, Purge};
+use rules::Policy;
+use rules::reuse::{Reuse, Wanted};
+use rules::status::Forwarded;
+use semantics::{Keeping, Semantics};
 use zone::CacheZone;
 
 type Zone = framework::zone::Zone<CacheZone>;
@@ -90,6 +96,8 @@ pub(crate) struct Cache {
     converts_head: bool,
     /// Upstreams are applications.
     is_of_applications: bool,
+    /// By which rules answers are stored and given.
+    semantics: Semantics,
 }
 
 /// What a scope says of answers, whether they come from an upstream or from the cache.
@@ -173,7 +181,17 @@ pub(crate) struct Lookup {
     /// The right to fetch it, which no other request has meanwhile.
     filler: Option<Box<Filler>>,
     /// The head of the answer, and what it says of storing it.
-    answer: Option<(AnswerHead, Freshness)>,
+    answer: Option<(AnswerHead, Keeping)>,
+    /// What RFC 9111 leaves open, where its rules hold.
+    policy: Option<Policy>,
+    /// What the client says of what it would have.
+    wanted: Wanted,
+    /// When the upstream is asked, at the earliest, in milliseconds since 1970.
+    requested: i64,
+    /// Why it is.
+    forwarded: Forwarded,
+    /// The request may change what lies under its key.
+    invalidates: bool,
 }
 
 impl Lookup {
@@ -241,6 +259,11 @@ fn any_holds(texts: &[Text], request: &mut Request) -> bool {
 }
 
 impl Cache {
+    /// Whether the client gets the Date of an answer.
+    pub(crate) fn tells_date(&self) -> bool {
+        self.semantics.policy().is_some()
+    }
+
     /// How long an answer with this status is fresh whose head does not say it.
     fn valid(&self, status: u16) -> Option<u64> {
         let mut valid = self.valid.iter();
@@ -337,11 +360,13 @@ pub(crate) async fn look_up(
         Method::Post => cache.methods.post,
         _ => false,
     };
+    let policy = cache.semantics.policy();
+    let invalidates = policy.is_some() && !may_answer && invalidation::is_unsafe(request);
     let purges = match &cache.purge {
         Some(purge) => purge.asked(request),
         None => Asked::No,
     };
-    if !may_answer && purges == Asked::No {
+    if !may_answer && purges == Asked::No && !invalidates {
         return Ok(ControlFlow::Continue(None));
     }
     let (zone, store) = match cache.store(request) {
@@ -358,7 +383,8 @@ pub(crate) async fn look_up(
     };
     let key = Key::of(key, cache.slice_range.as_ref(), request);
     if purges != Asked::No {
-        let step = purge::answer(request, purges, store, key).await;
+        let by_tags = policy.is_some();
+        let step = purge::answer(request, purges, store, key, by_tags).await;
         return Ok(ControlFlow::Break(step));
     }
     let Key { key, group } = key;
@@ -369,7 +395,7 @@ pub(crate) async fn look_up(
         group,
         variant: None,
         outcome: Outcome::of(&zone),
-        may_store: true,
+        may_store: !invalidates,
         is_update: false,
         revalidates: cache.revalidates,
         is_head_converted: cache.converts_head && request.method == Method::Head,
@@ -380,10 +406,21 @@ pub(crate) async fn look_up(
         marker: None,
         filler: None,
         answer: None,
+        policy,
+        wanted: policy.map_or_else(Wanted::default, |_| semantics::wanted(request)),
+        requested: semantics::wall_milliseconds(),
+        forwarded: Forwarded::UriMiss,
+        invalidates,
     });
+    if invalidates {
+        lookup.outcome.status = CacheStatus::Bypass;
+        lookup.forwarded = Forwarded::Method;
+        return Ok(ControlFlow::Continue(Some(lookup)));
+    }
     let mut hit = None;
     if any_holds(&cache.bypass, request) {
         lookup.outcome.status = CacheStatus::Bypass;
+        lookup.forwarded = Forwarded::Bypass;
     } else {
         hit = lookup.answer(request, exchange, rules, cache).await?;
     }
@@ -392,9 +429,17 @@ pub(crate) async fn look_up(
     if let Some(step) = hit {
         return Ok(ControlFlow::Break(step));
     }
+    if lookup.wanted.directives.only_if_cached {
+        // RFC 9111, section 5.2.1.7.
+        return Ok(ControlFlow::Break(finish(request, 504)));
+    }
     if cache.passes_range(request) {
         lookup.may_store = false;
         lookup.filler = None;
+    }
+    if policy.is_some() && request.method == Method::Head && !lookup.is_head_converted {
+        // Its answer is none to GET.
+        lookup.may_store &= cache.is_of_applications;
     }
     Ok(ControlFlow::Continue(Some(lookup)))
 }
@@ -436,7 +481,9 @@ impl Lookup {
                 };
                 self.may_store = uses >= cache.min_uses;
             }
-            let Some(lock) = cache.lock.filter(|_| self.may_store) else {
+            // An answer to one that is authorized is mostly for nobody else.
+            let is_for_all = !self.wanted.is_authorized;
+            let Some(lock) = cache.lock.filter(|_| self.may_store && is_for_all) else {
                 return Ok(None);
             };
             let turn = self.take_turn(request, exchange, rules, lock, &mut waits);
@@ -456,18 +503,33 @@ impl Lookup {
         cache: &Cache,
         opened: Opened,
     ) -> Option<Step> {
-        if !is_over(&opened.head) {
-            let status = CacheStatus::Hit;
-            return self.serve(request, rules, opened, status).await;
-        }
+        let beyond = match self.judge_entry(&opened.head) {
+            Reuse::Fresh => {
+                let status = CacheStatus::Hit;
+                return self.serve(request, rules, opened, status).await;
+            }
+            Reuse::StaleAsAllowed => {
+                let status = CacheStatus::Stale;
+                return self.serve(request, rules, opened, status).await;
+            }
+            Reuse::NotForIt => {
+                self.forwarded = Forwarded::Miss;
+                return None;
+            }
+            Reuse::Ask(beyond) => beyond,
+        };
         self.outcome.status = CacheStatus::Expired;
-        let times = &opened.head.times;
-        let late = wall().saturating_sub(times.valid_until / 1000);
-        if late <= i64::from(times.error) {
+        self.forwarded = self.reason_of(&opened.head);
+        if beyond.is_forbidden {
+            self.use_stale = Causes::NONE;
+        }
+        if beyond.for_failures {
             self.use_stale = self.use_stale.with(Causes::FAILURES);
         }
-        let may_update =
-            late <= i64::from(times.updating) || self.use_stale.contains(Causes::UPDATING);
+        if beyond.for_errors {
+            self.use_stale = self.use_stale.with(OF_ERRORS);
+        }
+        let may_update = beyond.while_updating || self.use_stale.contains(Causes::UPDATING);
         let is_updated_beside = may_update && cache.updates_beside;
         if let Some(Marker::Failing(cause)) = self.marker
             && (is_updated_beside || self.use_stale.contains(cause))
@@ -490,7 +552,7 @@ impl Lookup {
             Claim::Taken(_) => {}
         }
         if cache.revalidates {
-            self.validators = Validators::of(&opened.head);
+            self.validators = Validators::of(&opened.head, self.policy.is_some());
         }
         self.stale = Some(opened);
         None
@@ -532,7 +594,8 @@ impl Lookup {
     ) -> Option<Step> {
         let fill = fill.filter(|fill| fill.progress() == Progress::Complete)?;
         let head = fill.head()?;
-        if head.key != self.key || is_over(&head) || !self.is_of_this_variant(request, &head) {
+        let is_fresh = self.judge_entry(&head) == Reuse::Fresh;
+        if head.key != self.key || !is_fresh || !self.is_of_this_variant(request, &head) {
             return None;
         }
         let step = hit::serve_fill(request, rules, &head, fill.reader()?)?;
@@ -569,7 +632,7 @@ impl Lookup {
         }
         let opened = self.open_id(request, variant).await?;
         let is_it = opened.head.variant == Some(variant)
-            && vary::variant(request, &self.main, &opened.head.vary) == variant;
+            && self.variant_of(request, &opened.head.vary) == variant;
         is_it.then_some(opened)
     }
 
@@ -580,6 +643,7 @@ impl Lookup {
             None => engine::blocking(move || store.open_entry(&id, &key, now())).await,
         };
         match opened {
+            Ok(opened) if self.policy.is_none() && semantics::is_of_rfc_alone(&opened.head) => None,
             Ok(opened) => Some(opened),
             Err(Miss::Gone) => None,
             Err(Miss::Wrong(fault)) => {
@@ -600,37 +664,44 @@ impl Lookup {
 
     /// Heeds the head of an answer that has become the response's, or in the place of which
     /// `instead` answers.
-    pub(crate) fn heed(
+    pub(crate) async fn heed(
         &mut self,
         request: &mut Request,
         passing: &Passing,
         head: &AnswerHead,
         instead: Option<&Step>,
     ) {
-        let fields = head.counting();
-        let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
-        let freshness = Freshness::of(fields, &passing.ignored, wall());
+        if self.invalidates {
+            self.invalidate(request, head).await;
+        }
+        let keeping = self.judge_answer(passing, head);
         // What has no head may be anything: it is passed on once, as by nginx.
         let has_head = self.is_of_application || head.has_status_line();
-        let may_store = self.may_store && has_head && freshness.may_store();
-        match instead {
-            None if may_store => {
-                allow_ranges(request, passing, true);
-                request.response.conditions_judged = false;
-                self.answer = Some((head.clone(), freshness));
+        let keeping = keeping.filter(|_| self.may_store && has_head);
+        if instead.is_none() {
+            self.tell_forwarded(request, head.status(), keeping.is_some());
+        }
+        match (instead, keeping) {
+            (None, Some(keeping)) => {
+                if let Keeping::Rfc(stored, _) = &keeping {
+                    semantics::allow_ranges(request, true);
+                    semantics::judge_conditions(request, stored.received);
+                } else {
+                    allow_ranges(request, passing, true);
+                    request.response.conditions_judged = false;
+                }
+                self.answer = Some((head.clone(), keeping));
                 return;
             }
-            None => request.response.conditions_judged = true,
+            (None, None) => request.response.conditions_judged = true,
             // What `error_page` makes of it is not stored, but that there was an error is.
-            Some(Step::Finish(status)) if *status == head.status() && may_store => {
-                let until = freshness
-                    .valid_until
-                    .map(|until| until.saturating_sub(wall()));
+            (Some(Step::Finish(status)), Some(keeping)) if *status == head.status() => {
+                let until = keeping.seconds_left();
                 if self.mark(passing, *status, until) {
                     return;
                 }
             }
-            Some(_) => {}
+            (Some(_), _) => {}
         }
         self.refuse();
     }
@@ -672,6 +743,12 @@ pub(crate) enum Instead<'a> {
     Answer(&'a AnswerHead),
 }
 
+/// What an origin answers that has failed: RFC 5861, section 4.
+const OF_ERRORS: Causes = Causes::HTTP_500
+    .with(Causes::HTTP_502)
+    .with(Causes::HTTP_503)
+    .with(Causes::HTTP_504);
+
 /// How long an upstream that has failed is not asked again for what stands in for its answer, in
 /// milliseconds.
 const FAILING: u64 = 1000;
@@ -709,11 +786,6 @@ impl Marker {
             Marker::Failing(cause) => Marker::FAILING | cause.bits(),
         }
     }
-}
-
-/// Whether an entry is fresh no more.
-fn is_over(head: &Head) -> bool {
-    head.times.valid_until < wall().saturating_mul(1000)
 }
 
 /// Lets the client ask for ranges where the upstream does so, which then has nothing to say of that

@@ -27,6 +27,7 @@ use http::variables::Compiling as _;
 use store::disk::{DiskStore, EntryId, Purged};
 
 use super::directives::Family;
+use super::rules::tags;
 use super::{Zone, any_holds};
 use crate::passing::finish;
 
@@ -160,9 +161,13 @@ pub(super) async fn answer(
     asked: Asked,
     store: Arc<DiskStore>,
     key: Key,
+    by_tags: bool,
 ) -> Step {
     if asked == Asked::Forbidden {
         return finish(request, 403);
+    }
+    if by_tags && let Some(tags) = tags_of(request) {
+        return answer_tags(request, asked, store, tags).await;
     }
     let is_of_many = key.group().ends_with(b"*");
     let purged = run(request, store, key.clone()).await;
@@ -172,6 +177,39 @@ pub(super) async fn answer(
         Purged { failed: 1.., .. } => finish(request, 500),
         Purged { .. } if is_of_many && asked == Asked::Yes => no_content(request),
         Purged { .. } => finish(request, 404),
+    }
+}
+
+/// The tags that a request names to be purged, if it names some.
+fn tags_of(request: &Request) -> Option<Vec<Bytes>> {
+    let tags = tags::all(request.client.headers()).into_iter();
+    let tags: Vec<Bytes> = tags.map(Bytes::copy_from_slice).collect();
+    (!tags.is_empty()).then_some(tags)
+}
+
+/// Removes what has one of the tags.
+async fn answer_tags(
+    request: &mut Request,
+    asked: Asked,
+    store: Arc<DiskStore>,
+    tags: Vec<Bytes>,
+) -> Step {
+    let names = tags.join(&b' ');
+    let purged = engine::blocking_long(move || {
+        let each = tags.iter().map(|tag| store.purge_tag(tag));
+        each.fold(Purged::default(), |all, one| Purged {
+            entries: all.entries + one.entries,
+            failed: all.failed + one.failed,
+        })
+    });
+    match purged.await {
+        Purged { failed: 1.., .. } => finish(request, 500),
+        Purged { entries: 0, .. } => finish(request, 404),
+        Purged { .. } if asked == Asked::WithPage => {
+            let text = [b"purged ", &names[..], b"\n"].concat();
+            page(request, 200, Bytes::from_static(b"text/plain"), text.into())
+        }
+        Purged { .. } => no_content(request),
     }
 }
 
@@ -230,7 +268,7 @@ async fn run(request: &Request, store: Arc<DiskStore>, key: Key) -> Purged {
     purged
 }
 
-fn purge(store: &DiskStore, key: &Key) -> Purged {
+pub(super) fn purge(store: &DiskStore, key: &Key) -> Purged {
     if let Some(prefix) = key.group().strip_suffix(b"*") {
         return store.purge_matching(|key| key.starts_with(prefix));
     }

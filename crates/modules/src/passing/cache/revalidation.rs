@@ -23,7 +23,8 @@ pub(crate) struct Validators {
 impl Validators {
     /// Those of an entry. One that nginx has written has none here: its times cannot be replaced,
     /// so that it would be asked for again and again.
-    pub(super) fn of(stored: &Head) -> Validators {
+    /// As nginx has it, a Last-Modified is sent as the time that it is, and by RFC 9111 as it came.
+    pub(super) fn of(stored: &Head, is_rfc: bool) -> Validators {
         let head = hit::parse(stored).filter(|head| matches!(head.status(), 200 | 206));
         let Some(head) = head.filter(|_| stored.origin == Origin::Own) else {
             return Validators::default();
@@ -33,10 +34,13 @@ impl Validators {
             let value = field.value(&head.bytes);
             (!value.is_empty()).then(|| head.bytes.slice_ref(value))
         };
-        // As nginx has it, which keeps a time and not its text.
-        let last_modified = value(Known::LastModified).and_then(|value| date::parse_http(&value));
+        let last_modified = value(Known::LastModified);
+        let as_time = |value: Bytes| date::parse_http(&value).map(http_date);
         Validators {
-            last_modified: last_modified.map(http_date),
+            last_modified: match is_rfc {
+                true => last_modified,
+                false => last_modified.and_then(as_time),
+            },
             etag: value(Known::ETag),
         }
     }
@@ -84,8 +88,10 @@ impl Lookup {
         rules: &AnswerRules<'_>,
         head: &AnswerHead,
     ) -> Option<Step> {
-        let opened = self.stale.take()?;
-        if let Some(times) = renewed(rules.passing, head, &opened) {
+        let mut opened = self.stale.take()?;
+        if self.policy.is_some() {
+            opened = self.confirm(request, rules.passing, head, opened).await?;
+        } else if let Some(times) = renewed(rules.passing, head, &opened) {
             self.refresh(request, times).await;
         }
         // Others may fetch it now.
@@ -94,7 +100,7 @@ impl Lookup {
         self.serve(request, rules, opened, status).await
     }
 
-    async fn refresh(&self, request: &Request, times: Times) {
+    pub(super) async fn refresh(&self, request: &Request, times: Times) {
         let (store, key) = (self.store.clone(), self.key.clone());
         let id = self.entry();
         let refreshed = engine::blocking(move || store.refresh(&id, &key, &times, now())).await;

@@ -6,7 +6,7 @@ use http::background;
 use http::request::Request;
 use http::slots::OfPass;
 
-use super::{Cache, Lookup, Validators};
+use super::{Cache, Lookup, Validators, semantics};
 
 /// What a request is to fetch that no client has sent.
 static UPDATE: Slot<Update, OfPass> = Slot::new();
@@ -19,12 +19,13 @@ impl Kept for Update {}
 /// What such a request has to fetch.
 pub(super) async fn take(request: &mut Request) -> Option<Box<Lookup>> {
     let mut lookup = request.pass.take(&UPDATE)?.0?;
+    lookup.requested = semantics::wall_milliseconds();
     // As a failure or a 304 has it, that is still wanted.
     lookup.stale = lookup.open_id(request, lookup.entry()).await;
     if let Some(stale) = &lookup.stale
         && lookup.revalidates
     {
-        lookup.validators = Validators::of(&stale.head);
+        lookup.validators = Validators::of(&stale.head, lookup.policy.is_some());
     }
     Some(lookup)
 }

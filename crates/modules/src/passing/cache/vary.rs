@@ -7,11 +7,35 @@
 use http::request::Request;
 use store::disk::EntryId;
 
+use super::Lookup;
+use super::rules::selecting;
+
 /// Fields whose lists are compared without their spaces and empty elements.
 const LISTS: [&[u8]; 3] = [b"accept-charset", b"accept-encoding", b"accept-language"];
 
-/// The id of what answers this request under the key with the id `main`, where answers vary so.
-pub(super) fn variant(request: &Request, main: &EntryId, vary: &[u8]) -> EntryId {
+impl Lookup {
+    /// The id of what answers this request, where answers vary so.
+    pub(super) fn variant_of(&self, request: &Request, vary: &[u8]) -> EntryId {
+        let append = match self.policy {
+            Some(_) => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
+                selecting::append(name, values, out);
+            },
+            None => |name: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
+                append_values(values, LISTS.contains(&name), out);
+            },
+        };
+        variant(request, &self.main, vary, append)
+    }
+}
+
+/// The id of what answers this request under the key with the id `main`, where answers vary so and
+/// the values of a field are written by `append`.
+fn variant(
+    request: &Request,
+    main: &EntryId,
+    vary: &[u8],
+    append: fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>),
+) -> EntryId {
     let mut text = main.0.to_vec();
     let lower = vary.to_ascii_lowercase();
     let names = lower.split(|byte| matches!(byte, b',' | b' '));
@@ -20,11 +44,7 @@ pub(super) fn variant(request: &Request, main: &EntryId, vary: &[u8]) -> EntryId
         text.push(b':');
         let fields = request.client.known_headers();
         let of_name = fields.filter(|(_, other, _)| other.eq_ignore_ascii_case(name));
-        append_values(
-            of_name.map(|(_, _, value)| value),
-            LISTS.contains(&name),
-            &mut text,
-        );
+        append(name, &mut of_name.map(|(_, _, value)| value), &mut text);
         text.extend_from_slice(b"\r\n");
     }
     EntryId::of(&[&text])

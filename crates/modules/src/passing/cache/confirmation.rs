@@ -1,0 +1,145 @@
+//! What a 304 does to the entry that it confirms, by the rules of RFC 9111: its fields stand in the
+//! place of stored ones (`rules::update`).
+//!
+//! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise
+//! the entry is written anew, beside service, with the body that it has.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::file::File;
+use http::log;
+use http::request::Request;
+use proto::header::Known;
+use store::disk::{Claim, NewHead, Opened, Times};
+
+use super::rules::Pair;
+use super::rules::storing::Withheld;
+use super::rules::update::{self, Change};
+use super::semantics::{self, Keeping};
+use super::{Lookup, fill, hit, now};
+use crate::passing::answer::AnswerHead;
+use crate::passing::settings::Passing;
+
+impl Lookup {
+    /// The entry as it is from now on. Nothing comes back where it is none.
+    pub(super) async fn confirm(
+        &mut self,
+        request: &mut Request,
+        passing: &Arc<Passing>,
+        head: &AnswerHead,
+        mut opened: Opened,
+    ) -> Option<Opened> {
+        let stored = hit::parse(&opened.head)?;
+        let tag = |head: &'_ AnswerHead| {
+            let value = head.value(Known::ETag, &head.bytes);
+            value.map(<[u8]>::to_vec)
+        };
+        if !update::is_about(tag(&stored).as_deref(), tag(head).as_deref()) {
+            // The origin has something else meanwhile: that is fetched next time.
+            self.drop_entry();
+            return Some(opened);
+        }
+        let before: Vec<Pair<'_>> = stored.pairs().collect();
+        let news: Vec<Pair<'_>> = head.pairs().collect();
+        let withheld = Withheld::of(head.pairs());
+        let (fields, change) = update::merged(&before, &news, &withheld);
+        let status = stored.status();
+        let keeping = self.judge_fields(passing, status, &fields);
+        let Some(Keeping::Rfc(kept, vary)) = keeping else {
+            // It may be stored no more, and is given once.
+            self.drop_entry();
+            return Some(opened);
+        };
+        let times = semantics::times_of(&kept);
+        if change == Change::Times
+            && let Some(times) = with_date(times, head)
+        {
+            opened.head.times = times;
+            self.refresh(request, times).await;
+            return Some(opened);
+        }
+        let text = semantics::text_of_fields(&stored, fields.iter().copied(), &withheld);
+        let vary = Bytes::from(vary);
+        opened.head.times = times;
+        opened.head.text = text.into();
+        opened.head.variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
+        opened.head.vary = vary;
+        let opened = self.checked(request, opened).await?;
+        self.write_anew(request, &opened);
+        Some(opened)
+    }
+
+    /// The entry, once its body is known to be what was stored: it is given a new checksum.
+    async fn checked(&self, request: &Request, mut opened: Opened) -> Option<Opened> {
+        if !opened.is_unchecked() {
+            return Some(opened);
+        }
+        let store = Arc::clone(&self.store);
+        let checked = engine::blocking(move || {
+            let checked = opened.check_body(&store);
+            checked.map(|()| opened)
+        });
+        match checked.await {
+            Ok(opened) => Some(opened),
+            Err(miss) => {
+                log::error!(request, Crit, "body of cache entry: {miss}");
+                None
+            }
+        }
+    }
+
+    /// Has the entry written with the head that it has now.
+    fn write_anew(&mut self, request: &mut Request, opened: &Opened) {
+        let Ok(file) = opened.file.try_clone() else {
+            return self.drop_entry();
+        };
+        let filler = self.filler.take();
+        let claim = || match self.store.claim(&self.entry(), u64::MAX, now()) {
+            Claim::Won(filler) => Some(filler),
+            // Another fetches it.
+            Claim::Taken(_) => None,
+        };
+        let Some(mut filler) = filler.or_else(claim) else {
+            return;
+        };
+        let entry = &opened.head;
+        let head = hit::parse(entry);
+        let new = NewHead {
+            key: self.key.clone(),
+            group: self.group.clone(),
+            tags: head
+                .map(|head| semantics::tags_of(&head))
+                .unwrap_or_default(),
+            vary: entry.vary.clone(),
+            variant: entry.variant,
+            times: entry.times,
+            text: entry.text.clone(),
+            body_length: Some(opened.body.end - opened.body.start),
+        };
+        if filler.begin(self.entry(), new).is_err() {
+            log::error!(
+                request,
+                Error,
+                "head of the answer is too large to be stored"
+            );
+            return self.drop_entry();
+        }
+        let body = opened.body.clone();
+        fill::copy(request, self.outcome.zone(), (File::from(file), body), filler);
+    }
+
+    /// Has the entry of this request removed.
+    fn drop_entry(&self) {
+        let (store, id) = (Arc::clone(&self.store), self.entry());
+        engine::background(move || {
+            // One that cannot be removed is confirmed again when it is asked for next.
+            let _ = store.purge(&id);
+        });
+    }
+}
+
+/// The times with the Date of a 304. One without has no Date to note: the time that it came is.
+fn with_date(times: Times, head: &AnswerHead) -> Option<Times> {
+    semantics::with_date(times, head.value(Known::Date, &head.bytes)?)
+}
