@@ -72,14 +72,15 @@ impl Watched {
         let Some(note) = self.note(connection) else {
             return;
         };
-        let mut bytes = line.chunks(8);
-        for word in &note.line {
-            let mut next = [0; 8];
-            let chunk = bytes.next().unwrap_or_default();
-            if let Some(begin) = next.get_mut(..chunk.len()) {
-                begin.copy_from_slice(chunk);
-            }
-            word.store(u64::from_ne_bytes(next), Ordering::Relaxed);
+        let (whole, rest) = line.as_chunks::<8>();
+        // It ends with a byte that is zero, unless it fills the note: what stands behind is of an earlier one.
+        let mut last = [0; 8];
+        if let Some(begin) = last.get_mut(..rest.len()) {
+            begin.copy_from_slice(rest);
+        }
+        let texts = whole.iter().chain(std::iter::once(&last));
+        for (word, text) in note.line.iter().zip(texts) {
+            word.store(u64::from_ne_bytes(*text), Ordering::Relaxed);
         }
         note.connection.store(connection, Ordering::Relaxed);
     }

@@ -82,7 +82,8 @@ impl Moment {
 /// A moment as the states of all threads have it: in milliseconds, never 0.
 pub(crate) fn millis(now: Instant) -> u64 {
     let since = since_beginning(now);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1
+    let whole = since.as_secs().saturating_mul(1000);
+    whole.saturating_add(u64::from(since.subsec_millis()) + 1)
 }
 
 /// The time since the first moment that was asked for.

@@ -2,6 +2,7 @@
 //!
 //! What a connection of HTTP/1 says of itself has its place among them; what is said there is that protocol's business.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -13,6 +14,12 @@ use crate::request::Request;
 
 /// Digits of the longest length of a body.
 const DIGITS_MAX: usize = 20;
+
+thread_local! {
+    /// The second that was last told, and its date.
+    static DATE: Cell<(i64, [u8; proto::date::HTTP_LENGTH])> =
+        const { Cell::new((i64::MIN, [0; proto::date::HTTP_LENGTH])) };
+}
 
 /// What stands at one place of a head.
 pub enum Line<'a> {
@@ -39,7 +46,7 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(Line<'_>)) {
     match &response.date {
         Some(date) if date.is_empty() => {}
         Some(date) => field(b"Date", &[date]),
-        None => field(b"Date", &[&date_text(engine::wall().as_secs() as i64)]),
+        None => field(b"Date", &[&date_of_now()]),
     }
     if !response.content_type.is_empty() {
         let media_type = &*response.content_type;
@@ -51,15 +58,7 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(Line<'_>)) {
         }
     }
     if let Some(length) = response.content_length {
-        let mut digits = [0; DIGITS_MAX];
-        let mut rest = &mut digits[..];
-        // There is room for every number.
-        let _ = write!(rest, "{length}");
-        let left = rest.len();
-        field(
-            b"Content-Length",
-            &[digits.get(..DIGITS_MAX - left).unwrap_or_default()],
-        );
+        field(b"Content-Length", &[digits(length, &mut [0; DIGITS_MAX])]);
     }
     if let Some(time) = response.last_modified
         && response.field(b"Last-Modified").is_none()
@@ -85,6 +84,32 @@ pub fn for_each(request: &mut Request, mut take: impl FnMut(Line<'_>)) {
     if absolute.is_some() {
         request.response.location = absolute;
     }
+}
+
+/// A number in decimal, at the end of this room.
+fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
+    let (mut rest, mut length) = (number, 0);
+    for digit in room.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        length += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    room.get(DIGITS_MAX - length..).unwrap_or_default()
+}
+
+/// The time of this turn of the loop as a date, which is made once a second.
+fn date_of_now() -> [u8; proto::date::HTTP_LENGTH] {
+    let now = engine::wall().as_secs() as i64;
+    let (time, known) = DATE.get();
+    if time == now {
+        return known;
+    }
+    let text = date_text(now);
+    DATE.set((now, text));
+    text
 }
 
 fn date_text(time: i64) -> [u8; proto::date::HTTP_LENGTH] {

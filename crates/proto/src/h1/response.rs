@@ -421,6 +421,12 @@ enum LineState {
     LineEnd,
 }
 
+/// Where the code stands in a line that begins with `HTTP/1.1` and one space.
+const CODE_AT: usize = 9;
+
+/// How long such a line is up to its reason.
+const PLAIN_LENGTH: usize = CODE_AT + 4;
+
 enum LineProgress {
     More,
     Line,
@@ -429,7 +435,55 @@ enum LineProgress {
 }
 
 impl StatusLine {
+    /// Reads a line as nearly all are, where it stands whole at the beginning: `HTTP/1.1 200 OK` and CRLF, or the like.
+    /// Whether it is such; else nothing of it has been read.
+    #[inline]
+    fn read_plain(&mut self, bytes: &[u8], at: &mut usize) -> bool {
+        let Some((line, reason)) = bytes.split_first_chunk::<PLAIN_LENGTH>() else {
+            return false;
+        };
+        let [
+            b'H',
+            b'T',
+            b'T',
+            b'P',
+            b'/',
+            b'1',
+            b'.',
+            minor,
+            b' ',
+            code @ ..,
+            b' ',
+        ] = line
+        else {
+            return false;
+        };
+        if !matches!(minor, b'0' | b'1') || !code.iter().all(u8::is_ascii_digit) {
+            return false;
+        }
+        let Some(length) = memchr::memchr2(b'\r', b'\n', reason) else {
+            return false;
+        };
+        if reason.get(length..length + 2) != Some(b"\r\n") {
+            return false;
+        }
+        (self.major, self.minor) = (1, u16::from(minor - b'0'));
+        let digits = code.iter().map(|digit| u16::from(digit - b'0'));
+        self.status = digits.fold(0, |number, digit| number * 10 + digit);
+        let end = PLAIN_LENGTH + length;
+        self.text = Span {
+            start: CODE_AT as u32,
+            end: end as u32,
+        };
+        self.state = LineState::LineEnd;
+        *at = end + 2;
+        true
+    }
+
     fn advance(&mut self, bytes: &[u8], at: &mut usize) -> LineProgress {
+        if self.state == LineState::Start && self.read_plain(bytes, at) {
+            return LineProgress::Line;
+        }
         while let Some(&byte) = bytes.get(*at) {
             let here = *at as u32;
             *at += 1;
