@@ -1,6 +1,7 @@
 //! What HTTP knows of an upstream that a handler has asked: that it was, and how log lines name it.
 
 use std::any::Any;
+use std::rc::Rc;
 
 /// What a handler keeps of the upstreams that it asks for a request. Its variables know the kind behind it.
 pub trait Asked: Any {
@@ -9,4 +10,7 @@ pub trait Asked: Any {
 
     /// The request ends, and with it what has not been read to its end.
     fn end(&self);
+
+    /// The request is over: whoever keeps memory of its kind for the next ones may do so.
+    fn put_away(self: Rc<Self>) {}
 }

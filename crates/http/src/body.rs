@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use base::pieces::Pieces;
 use bytes::Bytes;
 use conf::{Arity, Contexts, Declared, Fault, ScopeRef, Setting, parse};
+use engine::PooledFuture;
 use engine::file::File;
 use engine::select::at_once;
 use framework::compile::{Compiler, Feature};
 use proto::h1::BodyLength;
+use proto::header::Known;
 use proto::method::Method;
 
 use crate::exchange::{Abort, Exchange};
@@ -261,6 +263,11 @@ impl RequestBody {
     /// Whether the head announced a body at all, an empty one included.
     pub fn is_announced(&self) -> bool {
         self.chunked || self.announced.is_some()
+    }
+
+    /// Whether its head announced none, and nothing has been noted of one.
+    fn is_none(&self) -> bool {
+        self.ended && !self.is_announced() && !self.framed && !self.skipped && !self.broken_off
     }
 
     /// Whether it comes in chunks.
@@ -521,6 +528,19 @@ pub async fn read(
         drop_refused(request, exchange).await;
         return Ok(());
     }
+    // Most requests have none, and their clients wait for no leave to send it.
+    if request.body.is_none() && !request.client.has(Known::Expect) {
+        request.body.stored = Stored::Memory(Pieces::new());
+        return Ok(());
+    }
+    // Memory of its own, so that requests without one need no room for it.
+    PooledFuture::new(read_whole(request, exchange)).await
+}
+
+async fn read_whole(
+    request: &mut Request,
+    exchange: &mut Exchange,
+) -> Result<(), Result<u16, Abort>> {
     let mut parts = Pieces::new();
     let mut held = 0;
     let mut room_beside_head = room_beside_head(request) as u64;

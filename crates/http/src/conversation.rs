@@ -292,7 +292,7 @@ async fn serve_on(
         }
         Head::Gone { timed_out } => Ok(gone(connection, &mut request, timed_out)),
         Head::Bad(error) => {
-            let mut refused = pin!(refuse(connection, &mut request, input, error));
+            let mut refused = Box::pin(refuse(connection, &mut request, input, error));
             panics::catch(refused.as_mut()).await
         }
     };
@@ -618,20 +618,8 @@ async fn serve_slowly(
     }
     let mut exchange = match begin(connection, request, input) {
         Ok(exchange) => exchange,
-        Err((text, status)) => {
-            request.activity.doing = request.reading();
-            if !text.is_empty() {
-                logs::error!(request, Info, "{}", logs::Printable(&text));
-            }
-            let input = std::mem::take(input);
-            let version = request.client.version();
-            let length = request.body.framing();
-            let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
-            let outcome = error_page::refuse(request, &mut exchange, status).await;
-            let (after, _) = leave(exchange, request, outcome.is_ok()).await;
-            end(request, &outcome, &after);
-            return after;
-        }
+        // A box of its own, so that what is served needs no room for it.
+        Err(refusal) => return Box::pin(refuse_begun(connection, request, input, refusal)).await,
     };
     let outcome = request::handle(request, &mut exchange).await;
     if let Err(abort) = &outcome {
@@ -641,9 +629,34 @@ async fn serve_slowly(
         note_abort(request, abort);
         exchange.take_back(request);
     }
-    let (after, rest) = leave(exchange, request, outcome.is_ok()).await;
+    let (after, rest) = match exchange.leave_at_once(request, outcome.is_ok()) {
+        Some(rest) => (After::KeepAlive, rest),
+        // Memory of its own, so that requests that wait need no room for it.
+        None => PooledFuture::new(leave(exchange, request, outcome.is_ok())).await,
+    };
     end(request, &outcome, &after);
     *input = rest;
+    after
+}
+
+/// Answers a request whose head has been parsed and cannot be served.
+async fn refuse_begun(
+    connection: &Rc<Connection>,
+    request: &mut Request,
+    input: &mut Buffer,
+    (text, status): Refusal,
+) -> After {
+    request.activity.doing = request.reading();
+    if !text.is_empty() {
+        logs::error!(request, Info, "{}", logs::Printable(&text));
+    }
+    let input = std::mem::take(input);
+    let version = request.client.version();
+    let length = request.body.framing();
+    let mut exchange = Exchange::h1(H1::refused(connection, version, length, input));
+    let outcome = error_page::refuse(request, &mut exchange, status).await;
+    let (after, _) = leave(exchange, request, outcome.is_ok()).await;
+    end(request, &outcome, &after);
     after
 }
 
@@ -773,6 +786,17 @@ mod tests {
     /// The size of the future that a function of two arguments gives.
     fn future_size<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
         size_of::<F>()
+    }
+
+    /// The same of four arguments.
+    fn size_of_served<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_that_waits_is_small() {
+        let size = size_of_served(serve_on);
+        assert!(size <= 2048, "{size}");
     }
 
     #[test]

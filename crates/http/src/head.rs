@@ -197,7 +197,9 @@ impl Request {
         self.pass.end();
         self.own.end();
         self.response.clear();
-        self.upstream = None;
+        if let Some(asked) = self.upstream.take() {
+            asked.put_away();
+        }
         if self.body.is_kept() {
             self.body = RequestBody::default();
         }

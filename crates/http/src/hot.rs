@@ -400,6 +400,8 @@ pub fn respond_through(request: &mut Request, to: &mut impl Leaves) -> Option<Af
         return None;
     }
     if !plan.hot || plan.internal || request.pacing.rate.is_some() {
+        let is_searched = !request.server.plan.phases.answers_constantly;
+        request.course.found = (is_searched && request.captures.is_empty()).then_some(plan.id);
         return None;
     }
     if !Arc::ptr_eq(&request.plan, plan) {

@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
+use engine::PooledFuture;
 use engine::file::File;
 use engine::select::{Either, either};
 use proto::method::Method;
@@ -155,6 +156,8 @@ impl Body {
 /// dropped and the body goes to where the main response stands.
 ///
 /// A step comes back where a filter refuses the response (412, 416): an error page may follow.
+///
+/// What is waited for within pieces has memory of its own, so that requests that wait for an upstream need no room for it.
 pub async fn respond(
     request: &mut Request,
     exchange: &mut Exchange,
@@ -207,7 +210,10 @@ pub async fn respond(
                 last = pieces.pop();
             }
             for piece in pieces {
-                send_piece(request, exchange, &mut chain, piece).await?;
+                if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
+                    let sent = send_piece(request, exchange, &mut chain, piece);
+                    PooledFuture::new(sent).await?;
+                }
             }
         }
         Body::Source(mut source) => {
@@ -215,7 +221,15 @@ pub async fn respond(
             request.activity.doing = WHILE_SENDING_ON;
             let reader = Aside::of(request);
             loop {
-                let piece = match next_piece(&mut *source, &reader, request, exchange).await {
+                let given = source.next();
+                let next = match given {
+                    Given::Piece(piece) => Ok(Some(piece)),
+                    given => {
+                        let next = next_piece(given, &mut *source, &reader, request, exchange);
+                        PooledFuture::new(next).await
+                    }
+                };
+                let piece = match next {
                     Ok(Some(piece)) => piece,
                     Ok(None) => {
                         request.response.trailers.extend(source.trailers());
@@ -223,7 +237,7 @@ pub async fn respond(
                     }
                     Err(abort) => {
                         if matches!(abort, Abort::Upstream) {
-                            send_stub(request, exchange, &mut chain).await?;
+                            Box::pin(send_stub(request, exchange, &mut chain)).await?;
                         }
                         return Err(abort);
                     }
@@ -232,20 +246,31 @@ pub async fn respond(
                     last = Some(piece);
                 } else {
                     exchange.set_queued_max(source.queued_max());
-                    let sent = pin!(send_piece(request, exchange, &mut chain, piece));
-                    beside(&mut *source, &reader, sent).await?;
+                    if let Err(piece) = send_at_once(request, exchange, &chain, piece) {
+                        let sent = send_piece(request, exchange, &mut chain, piece);
+                        let sent = pin!(PooledFuture::new(sent));
+                        beside(&mut *source, &reader, sent).await?;
+                    }
                 }
             }
         }
     }
-    send_stub(request, exchange, &mut chain).await?;
+    if request.nesting.stub.is_some() {
+        Box::pin(send_stub(request, exchange, &mut chain)).await?;
+    }
     if let Some(parts) = chain.take_parts() {
-        send_parts(request, exchange, &mut chain, parts).await?;
+        Box::pin(send_parts(request, exchange, &mut chain, parts)).await?;
     }
     chain.add_trailers(request);
     match last {
-        Some(piece) => send_last(request, exchange, &mut chain, piece).await?,
-        None => send_piece(request, exchange, &mut chain, Piece::Last).await?,
+        Some(piece) => {
+            PooledFuture::new(send_last(request, exchange, &mut chain, piece)).await?;
+        }
+        None => {
+            if let Err(piece) = send_at_once(request, exchange, &chain, Piece::Last) {
+                PooledFuture::new(send_piece(request, exchange, &mut chain, piece)).await?;
+            }
+        }
     }
     if request.is_main() {
         exchange.end(request).await?;
@@ -277,16 +302,34 @@ fn keep_error_status(request: &mut Request) {
     }
 }
 
-/// The next piece of a source; `None` at the body's end. What the client has not been sent yet leaves before more is waited
+/// Sends a piece of a main response that no filter looks at, where that asks for no wait; any other comes back.
+fn send_at_once(
+    request: &mut Request,
+    exchange: &mut Exchange,
+    chain: &Chain,
+    piece: Piece,
+) -> Result<(), Piece> {
+    if !chain.is_empty() || !request.is_main() {
+        return Err(piece);
+    }
+    let is_output = piece.is_output();
+    exchange.send_at_once(request, piece)?;
+    request.sent.begun |= is_output;
+    Ok(())
+}
+
+/// The next piece of a source, which has `given` this; `None` at the body's end. What the client has not been sent yet leaves before more is waited
 /// for, and a client that leaves meanwhile ends the wait, unless the source goes on all the same.
 async fn next_piece(
+    given: Given,
     source: &mut dyn Source,
     reader: &Aside,
     request: &mut Request,
     exchange: &mut Exchange,
 ) -> Result<Option<Piece>, Abort> {
+    let mut given = Some(given);
     loop {
-        match source.next() {
+        match given.take().unwrap_or_else(|| source.next()) {
             Given::Piece(piece) => return Ok(Some(piece)),
             Given::End => return Ok(None),
             Given::Told(told) => {
@@ -428,7 +471,10 @@ async fn send_part(
         }
         Body::Source(mut source) => {
             let reader = Aside::of(part);
-            while let Some(piece) = next_piece(&mut *source, &reader, part, exchange).await? {
+            loop {
+                let given = source.next();
+                let next = next_piece(given, &mut *source, &reader, part, exchange);
+                let Some(piece) = next.await? else { break };
                 exchange.set_queued_max(source.queued_max());
                 let sent = pin!(send_piece(request, exchange, chain, piece));
                 beside(&mut *source, &reader, sent).await?;

@@ -232,6 +232,7 @@ mod tests {
             changes_left: 2,
             error_page_taken: true,
             error_status: 404,
+            found: Some(3),
             root_tested: true,
         };
         *nesting = Nesting {

@@ -121,6 +121,7 @@ impl Request {
         self.response.header_only = false;
         self.body.give_up_rest();
         self.pass.end();
+        self.course.found = None;
         self.course.internal = true;
     }
 

@@ -424,6 +424,8 @@ fn rewrite_by_server(request: &mut Request) -> Step {
         return Step::Next;
     }
     let (http, id) = (Rc::clone(&request.http), plan.id);
+    // They may change the URI.
+    request.course.found = None;
     module::run_scripts(&http.plan(id).phases.scripts, request)
 }
 
@@ -440,7 +442,11 @@ fn rewrite_by_location(request: &mut Request) -> Step {
 /// Finds the location of the URI in force and checks what holds as soon as it is known.
 fn find_location(request: &mut Request) -> Step {
     let http = Rc::clone(&request.http);
-    let (plan, with_slash) = match location::find(request, &http) {
+    let found = match request.course.found.take() {
+        Some(id) => location::Found::Plan(http.shared_plan(id)),
+        None => location::find(request, &http),
+    };
+    let (plan, with_slash) = match found {
         location::Found::Plan(plan) => (Arc::clone(plan), None),
         location::Found::Slash(plan, path) => (Arc::clone(plan), Some(path)),
         location::Found::Undecided(regex, cause) => {

@@ -54,6 +54,9 @@ pub struct Course {
     pub error_page_taken: bool,
     /// The status that an error page answers for, 0 when there is none.
     pub error_status: u16,
+    /// The plan of its location, by its number, where that has been looked for before the phases were; for the first
+    /// search of them.
+    pub found: Option<u32>,
     /// A file has been found below its root, which so exists; never behind an `error_page` after which none may follow.
     pub root_tested: bool,
 }
@@ -67,6 +70,7 @@ impl Default for Course {
             changes_left: URI_CHANGES_MAX + 1,
             error_page_taken: false,
             error_status: 0,
+            found: None,
             root_tested: false,
         }
     }

@@ -409,11 +409,6 @@ impl H1 {
         self.keep_alive && !request.keepalive.refused && server_keeps_alive(&self.connection)
     }
 
-    /// Whether some of the head waits for its time.
-    pub fn holds_head(&self) -> bool {
-        !self.held.is_empty()
-    }
-
     /// See `Exchange::has_sent_head`.
     pub fn has_sent_head(&self) -> bool {
         self.head_sent
@@ -472,6 +467,30 @@ impl H1 {
         request.sent.bytes += head.len() as u64;
         self.connection.stream.push(Segment::Bytes(head));
         Ok(())
+    }
+
+    /// [`leave`](Self::leave) where nothing has to be waited for, as is usual: the response is whole, the request's body has
+    /// been read, and the connection goes on. What has been received behind the request comes back; `None` where it is not so.
+    pub fn leave_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
+        let core = &request.plan.core;
+        let is_lent = self.lent.is_some() || self.counted.is_some();
+        let is_whole = whole && (self.is_whole() || request.response.header_only);
+        let stays =
+            self.keep_alive && !request.keepalive.refused && !core.keepalive_timeout.is_zero();
+        let is_odd = is_lent || self.upgraded || self.bad_body.is_some();
+        if is_odd || !is_whole || !stays || !self.intake.is_read() {
+            return None;
+        }
+        if core.tcp_nodelay && !self.connection.nodelay.replace(true) {
+            self.connection.stream.set_nodelay(true);
+        }
+        self.connection
+            .keep_for(core.keepalive_timeout, core.keepalive_min_timeout);
+        if let Some(sent) = self.constant.take() {
+            sent.keep(request, Form::of_http1(request.keepalive.on));
+        }
+        request.body.note_end();
+        Some(std::mem::take(&mut self.intake.input))
     }
 
     /// Leaves the connection to the next request, or says that there is none; discards what is
@@ -638,6 +657,10 @@ impl Wire for H1 {
         std::mem::take(&mut self.held)
     }
 
+    fn holds_head(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     fn push_head(&mut self, part: Bytes) {
         self.connection.stream.push(Segment::Bytes(part));
     }
@@ -715,7 +738,8 @@ impl Wire for H1 {
     /// Bytes that come meanwhile (pipelined requests) are kept, up to `AHEAD_MAX` of them: a
     /// client that has sent more is not seen to leave.
     async fn client_gone(&mut self) -> Abort {
-        if let Err(left) = self.discard().await {
+        let reads_body = self.discards || self.lent.is_some() || self.has_left;
+        if reads_body && let Err(left) = self.discard().await {
             return left;
         }
         if !self.intake.is_read() {

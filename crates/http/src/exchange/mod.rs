@@ -19,6 +19,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::Buffer;
 use proto::h1::Version;
 use proto::method::Method;
 
@@ -360,6 +361,17 @@ impl Exchange {
         Ok(())
     }
 
+    /// Sends a piece of the body where that asks for no wait: see [`Sender::send_at_once`]. Any other comes back, for
+    /// [`send`](Self::send).
+    pub fn send_at_once(&mut self, request: &mut Request, piece: Piece) -> Result<(), Piece> {
+        match &mut self.protocol {
+            Protocol::H1(h1) if self.encoder.is_none() => {
+                self.sender.send_at_once(h1, request, piece)
+            }
+            _ => Err(piece),
+        }
+    }
+
     async fn send_plain(&mut self, request: &mut Request, piece: Piece) -> Result<(), Abort> {
         match &mut self.protocol {
             Protocol::H1(h1) => self.sender.send(h1, request, piece).await,
@@ -446,6 +458,14 @@ impl Exchange {
     pub fn take_back(&mut self, request: &mut Request) {
         if let Protocol::H1(h1) = &mut self.protocol {
             h1.take_back(request);
+        }
+    }
+
+    /// See [`H1::leave_at_once`](h1::H1::leave_at_once).
+    pub fn leave_at_once(&mut self, request: &mut Request, whole: bool) -> Option<Buffer> {
+        match &mut self.protocol {
+            Protocol::H1(h1) => h1.leave_at_once(request, whole),
+            _ => None,
         }
     }
 

@@ -33,6 +33,9 @@ const GATHERED_MAX: u64 = 1460;
 /// usual size this is.
 const BUFFERED_MAX: u64 = 4096;
 
+/// As many bytes at least as frame a stretch of a body.
+const FRAMING_MAX: usize = 32;
+
 /// What a response's body leaves by: a connection, or a stream of one.
 pub trait Wire {
     /// Bytes queued for a client beyond which a handler waits for it.
@@ -47,6 +50,11 @@ pub trait Wire {
     /// What of the head has not been queued, since its time has not come yet.
     fn take_held(&mut self) -> Bytes {
         Bytes::new()
+    }
+
+    /// Whether there is something of the kind.
+    fn holds_head(&self) -> bool {
+        false
     }
 
     /// Queues a part of that.
@@ -156,6 +164,50 @@ impl Sender {
     pub fn set_queued_max(&mut self, bytes: Option<usize>) {
         self.queued_max = bytes;
         self.is_buffered |= bytes.is_some_and(|bytes| bytes > 0);
+    }
+
+    /// Sends a piece of the body that asks for no wait, as nearly all do: bytes that the client has room for and no rate holds
+    /// back, and the end. Any other comes back, for [`send`](Self::send).
+    pub fn send_at_once<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        request: &mut Request,
+        piece: Piece,
+    ) -> Result<(), Piece> {
+        if wire.holds_head() || wire.is_gone() {
+            return Err(piece);
+        }
+        match piece {
+            Piece::Bytes(bytes) if self.has_room_for(wire, request, bytes.len()) => {
+                let length = bytes.len();
+                self.unshared += length;
+                push(wire, request, Segment::Bytes(bytes), length as u64);
+            }
+            Piece::Last => {
+                let framing = wire.push_end(request);
+                count(wire, request, 0, framing);
+            }
+            piece => return Err(piece),
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes may be queued without a wait: for their time, for the client, or for others to have their turn.
+    fn has_room_for<W: Wire>(&self, wire: &W, request: &mut Request, bytes: usize) -> bool {
+        let plan = Arc::clone(&request.plan);
+        let chunk = plan.core.sendfile_max_chunk;
+        bytes > 0
+            && wire.backlog() + bytes + FRAMING_MAX <= self.queued_max::<W>()
+            && chunk.is_none_or(|chunk| self.unshared + bytes < chunk)
+            && plan.core.limit_rate_of(request).is_none()
+    }
+
+    /// Bytes that may be queued for the client before it is waited for.
+    fn queued_max<W: Wire>(&self) -> usize {
+        match self.queued_max {
+            Some(bytes) => bytes.max(QUEUED_MIN).min(W::BACKLOG_MAX),
+            None => W::BACKLOG_MAX,
+        }
     }
 
     /// Sends a piece of the body, waiting while the client is slow to take it.
@@ -272,10 +324,7 @@ impl Sender {
         if wire.is_gone() {
             return Err(Abort::Closed(io::ErrorKind::ConnectionReset.into()));
         }
-        let queued_max = match self.queued_max {
-            Some(bytes) => bytes.max(QUEUED_MIN).min(W::BACKLOG_MAX),
-            None => W::BACKLOG_MAX,
-        };
+        let queued_max = self.queued_max::<W>();
         if wire.backlog() <= queued_max {
             return Ok(());
         }
