@@ -14,7 +14,7 @@ use conf::{
     Arity, Contexts, Declared, Fault, Inherit, Part, ScopeRef, Setting, Template, Word, parse,
 };
 use framework::compile::{Compiler, Feature};
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
 use http::log::Level;
 use http::module::{Content, Handle, Ran};
 use http::plan_builder::PlanBuilder;
@@ -267,20 +267,20 @@ impl Protocol for TunnelPass {
         Silence
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        exchange: &mut Exchange,
-        _: Sent<Found, ()>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+        _: &Sent<Found, ()>,
         peer: UpstreamConnection,
         (): (),
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         request.response.status = 200;
         request.response.conditions_judged = true;
         let limits = Limits {
             read_timeout: self.settings.read_timeout,
             backlog_max: self.settings.buffer_size,
         };
-        tunnel::run(request, exchange, limits, peer, Bytes::new()).await
+        Ran::wait(tunnel::run(request, exchange, limits, peer, Bytes::new()))
     }
 }

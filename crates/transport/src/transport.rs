@@ -162,7 +162,7 @@ impl Transport {
     ///
     /// # Errors
     /// Those of the stream; `InvalidData` where what came is no TLS.
-    pub fn recv(&self, deadline: Option<Instant>) -> Receive<'_> {
+    pub fn recv(&self, deadline: impl Into<Deadline>) -> Receive<'_> {
         Receive {
             transport: self,
             receiving: self.stream.recv(deadline),

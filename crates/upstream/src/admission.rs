@@ -2,14 +2,14 @@
 //! (`concurrency_limit`): at once, or when it is its turn, or not at all. Once for a request,
 //! however many peers are tried.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::select::{Either, either};
 use logs::Printable;
 
 use crate::asking::CONNECTING;
 use crate::caller::{AttemptError, Caller, Tries};
-use crate::gate::{Admitted, Entry, Load};
+use crate::gate::{Admitted, Entry, Load, Waiting};
 use crate::selection::Selection;
 
 /// What a request is answered with that is not let through, beside a time after which it may come
@@ -36,23 +36,36 @@ pub(crate) async fn admit<C: Caller>(
     selection: &Selection,
 ) -> Result<Passage, AttemptError<C::Gone>> {
     let began = engine::now();
-    let mut waiting = match selection.group().enter(began) {
-        None => return Ok(Passage::default()),
-        Some(Entry::Admitted(admitted)) => {
-            return Ok(Passage {
-                admitted: Some(admitted),
-                waited: None,
-            });
-        }
+    match selection.group().enter(began) {
+        None => Ok(Passage::default()),
+        Some(Entry::Admitted(admitted)) => Ok(Passage {
+            admitted: Some(admitted),
+            waited: None,
+        }),
         Some(Entry::Refused(load)) => {
             let wait = match load.wait {
                 Some(wait) => format!(", it would take {} s", seconds(wait)),
                 None => String::new(),
             };
-            return Err(refuse(caller, selection, &load, None, &wait));
+            Err(refuse(caller, selection, &load, None, &wait))
         }
-        Some(Entry::Waiting(waiting)) => waiting,
-    };
+        // A box of its own, so that requests that do not wait need no room for it.
+        Some(Entry::Waiting(waiting)) => {
+            let waiting = wait(caller, client, tries, selection, waiting, began);
+            Box::pin(waiting).await
+        }
+    }
+}
+
+/// Waits for its turn.
+async fn wait<C: Caller>(
+    caller: &mut C,
+    client: &mut C::Client,
+    tries: &Tries,
+    selection: &Selection,
+    mut waiting: Waiting,
+    began: Instant,
+) -> Result<Passage, AttemptError<C::Gone>> {
     let time_out = engine::sleep(selection.group().waiting_time());
     let turn = either(waiting.admitted(), time_out);
     let ended = if tries.ignore_client_abort {

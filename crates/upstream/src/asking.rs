@@ -21,6 +21,7 @@ use crate::causes::Causes;
 use crate::gate::Admitted;
 use crate::lease::Lease;
 use crate::outliers::{Cause, PutOut};
+use crate::queue::Place;
 use crate::selection::Selection;
 
 /// What is done first, as log lines say it.
@@ -298,16 +299,29 @@ async fn wait_for_turn<C: Caller>(
     let Some(timeout) = selection.queue_timeout() else {
         return Ok(Waited::default());
     };
-    let began = engine::now();
     if !selection.has_to_wait() && choose_next(caller, selection) {
         return Ok(Waited::default());
     }
-    let Some(place) = selection.wait() else {
-        return Ok(Waited {
+    match selection.wait() {
+        // A box of its own, so that those that need not wait need no room for it.
+        Some(place) => Box::pin(wait(caller, client, tries, selection, place, timeout)).await,
+        None => Ok(Waited {
             time: None,
             in_vain: true,
-        });
-    };
+        }),
+    }
+}
+
+/// Waits at a place in the queue until it is called and a peer may be asked.
+async fn wait<C: Caller>(
+    caller: &mut C,
+    client: &mut C::Client,
+    tries: &Tries,
+    selection: &mut Selection,
+    place: Place,
+    timeout: Duration,
+) -> Result<Waited, AttemptError<C::Gone>> {
+    let began = engine::now();
     let waiting = async {
         loop {
             place.called().await;

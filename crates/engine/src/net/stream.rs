@@ -48,7 +48,7 @@ impl Stream {
     /// # Errors
     /// `TimedOut` at `deadline`, after which the stream is as before; `ECONNRESET` and the like for good.
     #[inline]
-    pub fn recv(&self, deadline: Option<Instant>) -> Recv<'_> {
+    pub fn recv(&self, deadline: impl Into<Deadline>) -> Recv<'_> {
         Recv {
             stream: self,
             deadline: deadline.into(),

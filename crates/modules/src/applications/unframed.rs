@@ -170,14 +170,14 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
         tunnel::upgrade(request, exchange, self.protocol.passing(), peer, answer).await
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        sent: Sent<Found, Outgoing>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        sent: &Sent<Found, Outgoing>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         let Outgoing {
             is_head,
             reads_body_of_head,
@@ -192,9 +192,10 @@ impl<P: Protocol> driver::Protocol for Pass<P> {
                 may_go_on: false,
             };
             let delimited = Delimited::Http(ResponseBody::UntilClose);
-            return Ok(delivery.respond(request, peer, &answer.head, delimited, arrived));
+            let step = delivery.respond(request, peer, &answer.head, delimited, arrived);
+            return Ran::Now(Ok(step));
         }
-        Ok(delivery.deliver(request, peer, answer, false))
+        Ran::Now(Ok(delivery.deliver(request, peer, answer, false)))
     }
 }
 
@@ -243,7 +244,8 @@ impl UnframedConversation<'_> {
             None => asked.push_stored_body(request, exchange).await,
             Some(begun) => {
                 let framing = as_it_came(request);
-                asked.stream_body(request, exchange, begun, framing).await
+                // A box of its own, so that requests whose body is read first need no room for it.
+                Box::pin(asked.stream_body(request, exchange, begun, framing)).await
             }
         }
     }

@@ -83,7 +83,8 @@ impl FastcgiConversation<'_> {
         let passes_body = self.settings.passing.pass_request_body;
         asked.push_head(&self.outgoing.head);
         if let (Some(begun), true) = (&self.outgoing.begun, passes_body) {
-            return asked.stream_body(request, exchange, begun, &Stdin).await;
+            // A box of its own, so that requests whose body is read first need no room for it.
+            return Box::pin(asked.stream_body(request, exchange, begun, &Stdin)).await;
         }
         if passes_body {
             if let Some(parts) = request.body.in_memory() {

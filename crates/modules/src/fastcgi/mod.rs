@@ -15,10 +15,10 @@ use std::sync::Arc;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use engine::Buffer;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
-use http::request::{Request, Step};
+use http::request::Request;
 use proto::fastcgi::{PARAMS_LENGTH_MAX, RequestWriter};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
@@ -114,14 +114,14 @@ impl Protocol for FastcgiPass {
         Some(Delivery::unchanged(passing, outgoing.is_head))
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        sent: Sent<Found, Outgoing>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        sent: &Sent<Found, Outgoing>,
         peer: UpstreamConnection,
         answer: FastcgiAnswer,
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         let passing = &self.settings.passing;
         let delivery = Delivery::unchanged(passing, sent.outgoing.is_head);
         let head = &answer.read.head;
@@ -146,11 +146,11 @@ impl Protocol for FastcgiPass {
                 arrived.rest = Buffer::empty();
                 arrived.may_go_on &= may_go_on;
                 let nothing = Delimited::Http(ResponseBody::None);
-                return Ok(delivery.respond(request, peer, head, nothing, arrived));
+                return Ran::Now(Ok(delivery.respond(request, peer, head, nothing, arrived)));
             }
         }
         let delimited = Delimited::Own(Box::new(records));
-        Ok(delivery.respond(request, peer, head, delimited, arrived))
+        Ran::Now(Ok(delivery.respond(request, peer, head, delimited, arrived)))
     }
 }
 

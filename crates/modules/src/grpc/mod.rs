@@ -222,15 +222,15 @@ impl Protocol for Grpc<'_> {
         Some(Delivery::unchanged(passing, outgoing.is_head))
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        sent: Sent<CallTarget, OutgoingCall>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        sent: &Sent<CallTarget, OutgoingCall>,
         peer: UpstreamConnection,
         answer: Http2Answer,
-    ) -> Result<Step, Abort> {
-        let web = sent.target.web;
+    ) -> Ran<'a> {
+        let web = sent.target.web.as_ref();
         let ends_with_head = answer.ends_with_head();
         if ends_with_head && request.response.content_length.is_none() {
             request.response.content_length = Some(0);
@@ -250,12 +250,12 @@ impl Protocol for Grpc<'_> {
             }
             step => step,
         };
-        Ok(match (step, web) {
+        Ran::Now(Ok(match (step, web) {
             (Step::Respond(body), Some(web)) => {
                 Step::Respond(web.respond(request, body, ends_with_head))
             }
             (step, _) => step,
-        })
+        }))
     }
 }
 

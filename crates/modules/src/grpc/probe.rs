@@ -59,7 +59,7 @@ impl HealthProbe<'_> {
         let secured = match &self.pass.tls {
             Some(tls) if found.scheme.is_secure => {
                 let secured = ssl::prepare(tls, request, &found.address).await;
-                Some(secured.map_err(|_| Unanswered::NotAsked)?)
+                Some(Box::new(secured.map_err(|_| Unanswered::NotAsked)?))
             }
             _ => None,
         };

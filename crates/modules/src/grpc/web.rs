@@ -83,7 +83,7 @@ impl Web {
     }
 
     /// Makes the answer one of gRPC-Web. Where it `ends_with_head` that has the status, else trailers have it, whatever length is announced.
-    pub(super) fn respond(self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
+    pub(super) fn respond(&self, request: &mut Request, body: Body, ends_with_head: bool) -> Body {
         let response = &mut request.response;
         response.content_type = self.media_type();
         response.content_type_parameters = Bytes::new();

@@ -10,7 +10,7 @@ mod settings;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
-use http::exchange::{Abort, Exchange};
+use http::exchange::Exchange;
 use http::log::{self, Level};
 use http::module::{Handle, Ran};
 use http::request::{Request, Step};
@@ -88,14 +88,14 @@ impl Protocol for MemcachedPass {
         }
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        _: Sent<Found, Get>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        _: &Sent<Found, Get>,
         peer: UpstreamConnection,
         answer: MemcachedAnswer,
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         let MemcachedAnswer {
             answer,
             rest,
@@ -107,7 +107,7 @@ impl Protocol for MemcachedPass {
                 if let Some(asked) = &request.upstream {
                     asked.end();
                 }
-                return Ok(finish(request, 404));
+                return Ran::Now(Ok(finish(request, 404)));
             }
             Answer::Value { length, flags } => (length, flags.unwrap_or_default()),
         };
@@ -135,6 +135,9 @@ impl Protocol for MemcachedPass {
             may_go_on: true,
         };
         let delimited = Delimited::Own(Box::new(Value::new(length)));
-        Ok(delivery.respond(request, peer, &AnswerHead::none(), delimited, arrived))
+        let head = AnswerHead::none();
+        Ran::Now(Ok(
+            delivery.respond(request, peer, &head, delimited, arrived)
+        ))
     }
 }

@@ -14,12 +14,13 @@ use proto::header::Known;
 /// A head, as far as it has been read, with the bytes that it consists of.
 #[derive(Clone)]
 pub(crate) struct AnswerHead {
-    head: Rc<ReadHead>,
+    head: ReadHead,
     pub(crate) bytes: Bytes,
 }
 
-/// One that is being read, or has been; its memory serves the next ones of the thread.
-pub(crate) struct ReadHead(ResponseHead);
+/// One that is being read, or has been, and is shared then; its memory serves the next ones of the thread.
+#[derive(Clone)]
+pub(crate) struct ReadHead(Rc<ResponseHead>);
 
 /// How many heads' memory a thread keeps: of as many requests as end in one turn of a few connections.
 const SPARES_MAX: usize = 1024;
@@ -28,7 +29,7 @@ const SPARES_MAX: usize = 1024;
 const SPARE_FIELDS_MAX: usize = 64;
 
 thread_local! {
-    static SPARES: Spares<ResponseHead, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
+    static SPARES: Spares<Rc<ResponseHead>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
 }
 
 impl Default for ReadHead {
@@ -40,11 +41,13 @@ impl Default for ReadHead {
 
 impl Drop for ReadHead {
     fn drop(&mut self) {
-        let mut head = std::mem::take(&mut self.0);
+        let Some(head) = Rc::get_mut(&mut self.0) else {
+            return; // others have it
+        };
         if (1..=SPARE_FIELDS_MAX).contains(&head.room()) {
             head.clear();
             // A thread that ends keeps nothing.
-            let _ = SPARES.try_with(|spares| spares.keep(head));
+            let _ = SPARES.try_with(|spares| spares.keep(Rc::clone(&self.0)));
         }
     }
 }
@@ -53,17 +56,14 @@ impl AnswerHead {
     /// The head that has been read from these bytes.
     pub(super) fn new(head: ReadHead, bytes: Vec<u8>) -> AnswerHead {
         AnswerHead {
-            head: Rc::new(head),
+            head,
             bytes: engine::share_bytes(bytes),
         }
     }
 
     /// The same, of bytes that others have as well.
     pub(super) fn shared(head: ReadHead, bytes: Bytes) -> AnswerHead {
-        AnswerHead {
-            head: Rc::new(head),
-            bytes,
-        }
+        AnswerHead { head, bytes }
     }
 
     /// The head of an answer that has none.
@@ -106,9 +106,14 @@ impl Deref for ReadHead {
     }
 }
 
+/// While it is being read.
 impl DerefMut for ReadHead {
     fn deref_mut(&mut self) -> &mut ResponseHead {
-        &mut self.0
+        if Rc::get_mut(&mut self.0).is_none() {
+            self.0 = Rc::default();
+        }
+        // invariant: made unique above
+        Rc::get_mut(&mut self.0).expect("nobody else has a head that is being read")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::Spares;
@@ -41,22 +41,14 @@ pub(crate) struct Attempt {
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(RefCell<History>);
 
-/// Lists of tries whose memory a thread keeps for the next requests.
+/// Of how many requests a thread keeps the memory for the next ones.
 const SPARES_MAX: usize = 1024;
 
-thread_local! {
-    static SPARES: Spares<Vec<Attempt>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
-}
+/// More than a few tries are seldom: longer lists are not kept.
+const SPARE_TRIES_MAX: usize = 4;
 
-impl Drop for Attempts {
-    fn drop(&mut self) {
-        let mut attempts = std::mem::take(&mut self.0.get_mut().attempts);
-        attempts.clear();
-        // More than a few tries are seldom; a thread that ends keeps nothing.
-        if (1..=4).contains(&attempts.capacity()) {
-            let _ = SPARES.try_with(|spares| spares.keep(attempts));
-        }
-    }
+thread_local! {
+    static SPARES: Spares<Rc<Attempts>, SPARES_MAX> = const { Spares::new(|| SPARES.with(Spares::clear)) };
 }
 
 /// What is asked for, and of which peer.
@@ -100,9 +92,9 @@ pub(crate) struct History {
     pub validators: Validators,
 }
 
-/// When a try began, if it has.
+/// When a try began, if it has, by the time for which its thread has been running.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Began(Option<Instant>);
+pub(crate) struct Began(Option<Duration>);
 
 impl Attempts {
     /// Those of a request; `None` where it has asked no upstream.
@@ -125,12 +117,13 @@ impl Attempts {
 
     /// New ones behind the tries of an earlier pass, if there was one.
     pub(crate) fn begin_anew(request: &mut Request) -> Rc<Attempts> {
-        let mut attempts = match Attempts::of(request) {
-            Some(earlier) => earlier.borrow_mut().take(),
-            None => SPARES
-                .with(Spares::take)
-                .unwrap_or_else(|| Vec::with_capacity(1)),
+        let Some(earlier) = Attempts::of(request) else {
+            let begun = SPARES.with(Spares::take);
+            let begun = begun.unwrap_or_else(|| Rc::new(Attempts::with(Vec::with_capacity(1))));
+            request.upstream = Some(begun.clone());
+            return begun;
         };
+        let mut attempts = earlier.borrow_mut().take();
         if !attempts.is_empty() {
             attempts.push(Attempt::default());
         }
@@ -139,13 +132,17 @@ impl Attempts {
 
     /// New ones behind these tries, which an earlier pass has made.
     pub(crate) fn begin(request: &mut Request, attempts: Vec<Attempt>) -> Rc<Attempts> {
-        let history = History {
-            attempts,
-            ..History::default()
-        };
-        let begun = Rc::new(Attempts(RefCell::new(history)));
+        let begun = Rc::new(Attempts::with(attempts));
         request.upstream = Some(begun.clone());
         begun
+    }
+
+    /// These tries, and nothing else.
+    fn with(attempts: Vec<Attempt>) -> Attempts {
+        Attempts(RefCell::new(History {
+            attempts,
+            ..History::default()
+        }))
     }
 
     /// What was seen so far.
@@ -169,6 +166,24 @@ impl Asked for Attempts {
 
     fn end(&self) {
         self.borrow_mut().end();
+    }
+
+    fn put_away(mut self: Rc<Attempts>) {
+        let Some(Attempts(history)) = Rc::get_mut(&mut self) else {
+            return; // the body of an answer goes on
+        };
+        let history = history.get_mut();
+        if history.attempts.capacity() > SPARE_TRIES_MAX {
+            return;
+        }
+        let mut attempts = std::mem::take(&mut history.attempts);
+        attempts.clear();
+        *history = History {
+            attempts,
+            ..History::default()
+        };
+        // A thread that ends keeps nothing.
+        let _ = SPARES.try_with(|spares| spares.keep(self));
     }
 }
 
@@ -213,12 +228,11 @@ impl History {
 impl Began {
     /// It begins now.
     pub(crate) fn now() -> Began {
-        Began(Some(engine::now()))
+        Began(Some(engine::uptime()))
     }
 
     /// The time since then.
     pub(crate) fn elapsed(self) -> Option<Duration> {
-        let began = self.0?;
-        Some(engine::now().saturating_duration_since(began))
+        Some(engine::uptime().saturating_sub(self.0?))
     }
 }

@@ -18,9 +18,11 @@ use std::sync::Arc;
 
 use base::pieces::Pieces;
 use bytes::Bytes;
+use engine::PooledFuture;
 use http::body as request_body;
 use http::exchange::{Abort, Exchange};
 use http::log;
+use http::module::Ran;
 use http::request::{Request, Step};
 
 use super::answer::AnswerHead;
@@ -229,14 +231,14 @@ pub(crate) trait Protocol {
     }
 
     /// Makes the answer the response, the head of which is in place where it has one.
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        exchange: &mut Exchange,
-        sent: Sent<Self::Target, Self::Outgoing>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        exchange: &'a mut Exchange,
+        sent: &Sent<Self::Target, Self::Outgoing>,
         peer: UpstreamConnection,
         answer: Self::Answer,
-    ) -> Result<Step, Abort>;
+    ) -> Ran<'a>;
 }
 
 /// What has been sent, and where to.
@@ -260,7 +262,9 @@ pub(crate) async fn pass_on<P: Protocol>(
     };
     let read = match protocol.reading(request, &target) {
         BodyReading::None => Ok(None),
-        BodyReading::AtHand => request_body::read_at_hand(request, exchange).await,
+        BodyReading::AtHand => {
+            PooledFuture::new(request_body::read_at_hand(request, exchange)).await
+        }
         BodyReading::Whole => request_body::read(request, exchange).await.map(|()| None),
     };
     let begun = match read {
@@ -290,7 +294,7 @@ pub(crate) async fn pass_on<P: Protocol>(
         Err(status) => return Ok(Step::Finish(status)),
     };
     let sent = Sent { target, outgoing };
-    ask_peers(request, exchange, protocol, sent, lookup, secured).await
+    ask_peers(request, exchange, protocol, &sent, lookup, secured).await
 }
 
 /// First hook: before peers are asked, the cache is, where one is on. A step answers in their
@@ -309,7 +313,14 @@ async fn look_up<P: Protocol>(
     };
     protocol.show(request, target);
     let default_key = |request: &mut Request| protocol.cache_key(request, target);
-    cache::look_up(request, exchange, &rules, cache, default_key).await
+    PooledFuture::new(cache::look_up(
+        request,
+        exchange,
+        &rules,
+        cache,
+        default_key,
+    ))
+    .await
 }
 
 /// What the scope says of answers, where a cache may be on.
@@ -325,9 +336,12 @@ async fn secure<P: Protocol>(
     request: &mut Request,
     protocol: &P,
     target: &P::Target,
-) -> Result<Option<Secured>, u16> {
+) -> Result<Option<Box<Secured>>, u16> {
     match (protocol.way().tls, target.secure_name()) {
-        (Some(tls), Some(name)) => ssl::prepare(tls, request, name).await.map(Some),
+        (Some(tls), Some(name)) => {
+            let secured = Box::pin(ssl::prepare(tls, request, name)).await;
+            secured.map(|secured| Some(Box::new(secured)))
+        }
         _ => Ok(None),
     }
 }
@@ -337,9 +351,9 @@ async fn ask_peers<P: Protocol>(
     request: &mut Request,
     exchange: &mut Exchange,
     protocol: &P,
-    sent: Sent<P::Target, P::Outgoing>,
+    sent: &Sent<P::Target, P::Outgoing>,
     mut lookup: Option<Box<Lookup>>,
-    secured: Option<Secured>,
+    secured: Option<Box<Secured>>,
 ) -> Result<Step, Abort> {
     let Way {
         tries,
@@ -359,12 +373,26 @@ async fn ask_peers<P: Protocol>(
     let located = sent.target.upstream();
     // What is to be stored is fetched in any case.
     exchange.outlive_client(lookup.as_deref().is_some_and(Lookup::may_store));
-    let group = match locate(request, exchange, located, tries.ignore_client_abort).await {
+    let located = match located {
+        Upstream::Group(group) => Ok(Ok(Arc::clone(group))),
+        // Rare, so that no other request needs room for it; so it is with all that is boxed below.
+        Upstream::Name { .. } => {
+            Box::pin(locate(
+                request,
+                exchange,
+                located,
+                tries.ignore_client_abort,
+            ))
+            .await
+        }
+    };
+    let group = match located {
         Ok(Ok(group)) => group,
         Ok(Err(status)) => {
             exchange.outlive_client(false);
             let unanswered = Unanswered::of_ours(status);
-            return Ok(fail(request, protocol, &sent.outgoing, lookup, unanswered).await);
+            let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
+            return Ok(Box::pin(failed).await);
         }
         Err(_) => {
             log::error!(request, Info, "client prematurely closed connection");
@@ -389,21 +417,23 @@ async fn ask_peers<P: Protocol>(
     let (mut peer, answer) = match asked {
         Ok(answered) => answered,
         Err(unanswered) => {
-            return Ok(fail(request, protocol, &sent.outgoing, lookup, unanswered).await);
+            let failed = fail(request, protocol, &sent.outgoing, lookup, unanswered);
+            return Ok(Box::pin(failed).await);
         }
     };
     let delivery = protocol.delivery(&sent.outgoing);
     let (Some(delivery), Some(head)) = (delivery, P::head(&answer)) else {
         selection.head_came(request);
         peer.at_end = selection.at_end(request);
-        return protocol
-            .deliver(request, exchange, sent, peer, answer)
-            .await;
+        return match protocol.deliver(request, exchange, sent, peer, answer) {
+            Ran::Now(delivered) => delivered,
+            Ran::Wait(delivered) => delivered.await,
+        };
     };
     if lookup.is_some() {
         let instead = Instead::Answer(head);
-        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead).await;
-        if let Some(step) = replaced {
+        let replaced = replace(request, protocol, lookup.as_deref_mut(), instead);
+        if let Some(step) = Box::pin(replaced).await {
             protocol.leave(peer, answer, &sent.outgoing);
             return Ok(step);
         }
@@ -415,7 +445,7 @@ async fn ask_peers<P: Protocol>(
         }
         peer.at_end = selection.at_end(request);
         let upgrade = protocol.upgrade(request, exchange, &sent.outgoing, peer, answer);
-        return upgrade.await;
+        return Box::pin(upgrade).await;
     }
     step = step.or_else(|| delivery.apply(request, &mut selection, &mut peer, head));
     if let (Some(lookup), Some(passing)) = (&mut lookup, protocol.cached()) {
@@ -429,8 +459,10 @@ async fn ask_peers<P: Protocol>(
         protocol.leave(peer, answer, &sent.outgoing);
         return Ok(step);
     }
-    let delivered = protocol.deliver(request, exchange, sent, peer, answer);
-    let delivered = delivered.await?;
+    let delivered = match protocol.deliver(request, exchange, sent, peer, answer) {
+        Ran::Now(delivered) => delivered?,
+        Ran::Wait(delivered) => delivered.await?,
+    };
     Ok(match (lookup, protocol.cached()) {
         (Some(lookup), Some(passing)) => lookup.keep(request, passing, delivered),
         _ => delivered,

@@ -91,7 +91,7 @@ pub(crate) fn keep(peer: &mut UpstreamConnection, keeps: Option<Keeping>, reach:
     };
     match keeps {
         Some(Keeping { time, .. })
-            if !reach.secured.as_ref().is_some_and(Secured::is_of_request) =>
+            if !reach.secured.as_deref().is_some_and(Secured::is_of_request) =>
         {
             stream.keep_connection(time)
         }

@@ -1,8 +1,12 @@
 //! The head of an upstream's answer: receiving it, and what of it the client gets.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use bytes::Bytes;
-use engine::Buffer;
-use engine::select::{Either, either};
+use engine::select::Either;
+use engine::{Buffer, Deadline};
 use http::doing::WHILE_SENDING_ON;
 use http::exchange::Exchange;
 use http::log;
@@ -180,7 +184,7 @@ pub(crate) async fn receive(
     passing: &Passing,
     peer: &mut UpstreamConnection,
 ) -> Result<Buffer, AttemptError> {
-    let deadline = Some(engine::now() + passing.read_timeout);
+    let deadline = Deadline::within(passing.read_timeout);
     let early_end = peer.early_end.take();
     let receiving = peer.stream().recv(deadline);
     let received = if let Some(end) = early_end {
@@ -188,7 +192,16 @@ pub(crate) async fn receive(
     } else if passing.tries.ignore_client_abort {
         receiving.await
     } else {
-        match either(receiving, exchange.client_gone()).await {
+        // What has come needs no look at the client.
+        let ended = {
+            let (mut receiving, mut leaving) = (pin!(receiving), pin!(exchange.client_gone()));
+            poll_fn(|context| match receiving.as_mut().poll(context) {
+                Poll::Ready(received) => Poll::Ready(Either::First(received)),
+                Poll::Pending => leaving.as_mut().poll(context).map(Either::Second),
+            })
+            .await
+        };
+        match ended {
             Either::First(received) => received,
             Either::Second(abort) => {
                 // As nginx has it, the request is being sent until the answer begins.
@@ -329,6 +342,9 @@ pub(crate) fn apply(
     for field in head.counting() {
         let name = field.name(&head.bytes);
         if passing.hidden.contains(field.known, name) {
+            continue;
+        }
+        if is_of_connection(field.known) {
             continue;
         }
         let copied = copy_field(request, passing, rewriting, field.known, head.owned(field));
@@ -528,6 +544,14 @@ fn fail(request: &mut Request) -> Step {
     super::finish(request, 500)
 }
 
+/// Whether a field is about the connection to the upstream and how the body comes by that, which is no business of the client's.
+fn is_of_connection(known: Known) -> bool {
+    matches!(
+        known,
+        Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength
+    )
+}
+
 /// Puts one field of the answer where it belongs.
 fn copy_field(
     request: &mut Request,
@@ -537,12 +561,8 @@ fn copy_field(
     field: Field,
 ) -> Result<(), Undecided> {
     let Field { name, value } = field;
-    let field = |value: Bytes| Field {
-        name: name.clone(),
-        value,
-    };
+    let field = |value: Bytes| Field { name, value };
     match known {
-        Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::ContentLength => {}
         Known::ContentType => set_content_type(request, value),
         Known::LastModified => {
             request.response.last_modified = proto::date::parse_http(&value);
@@ -608,8 +628,11 @@ fn copy_field(
 /// Content-Type: the media type stands alone so that filters can look at it; what follows it
 /// is sent as it came.
 fn set_content_type(request: &mut Request, value: Bytes) {
-    let semicolon = memchr::memchr(b';', &value);
-    let end = semicolon.unwrap_or(value.len());
+    let Some(end) = memchr::memchr(b';', &value) else {
+        request.response.content_type = value;
+        request.response.content_type_parameters = Bytes::new();
+        return;
+    };
     let media_type = value.get(..end).unwrap_or_default().trim_ascii_end();
     request.response.content_type = value.slice_ref(media_type);
     request.response.content_type_parameters = value.slice(media_type.len()..);

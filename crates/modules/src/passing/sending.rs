@@ -199,7 +199,8 @@ impl<'a, R: HeadReader> Asked<'a, R> {
         } else if let Some(file) = request.body.file().cloned() {
             let length = request.body.received();
             if self.peer.stream().is_secure() {
-                self.push_file(request, exchange, &file, length).await?;
+                // Rare, so that no other request needs room for it.
+                Box::pin(self.push_file(request, exchange, &file, length)).await?;
             } else {
                 self.peer.stream().push(Segment::File {
                     file,
@@ -243,6 +244,18 @@ impl<'a, R: HeadReader> Asked<'a, R> {
 
     /// Waits while the peer has too much to take already, unless it wants no more of it.
     pub(crate) async fn wait_for_peer(
+        &mut self,
+        request: &mut Request,
+        exchange: &mut Exchange,
+    ) -> Result<(), AttemptError> {
+        if self.peer.stream().backlog() <= BACKLOG_MAX {
+            return Ok(());
+        }
+        // A box of its own, so that requests that fit need no room for it.
+        Box::pin(self.wait_for_slow_peer(request, exchange)).await
+    }
+
+    async fn wait_for_slow_peer(
         &mut self,
         request: &mut Request,
         exchange: &mut Exchange,

@@ -10,6 +10,7 @@ use ::upstream::connecting::{self, Connected, Way};
 use ::upstream::pool::{self, Connection, Made};
 use ::upstream::{Answered, Begun, Caller, Peer, Room, Socket, unless_gone};
 use bytes::Bytes;
+use engine::PooledFuture;
 use engine::net::{Address, Segment};
 use engine::select::{Either, either};
 use http::exchange::{Abort, Exchange};
@@ -41,8 +42,8 @@ pub(crate) struct Reach {
     /// How they end.
     pub(crate) uri: Bytes,
     pub(crate) socket: Socket,
-    /// TLS, where peers speak it.
-    pub(crate) secured: Option<Secured>,
+    /// TLS, where peers speak it; in a box, as few do.
+    pub(crate) secured: Option<Box<Secured>>,
     /// What each new connection begins with: a header of the PROXY protocol, or nothing.
     pub(crate) introduction: Bytes,
     /// Requests share connections, as streams of HTTP/2.
@@ -85,6 +86,22 @@ pub(crate) struct Asking<'a, C> {
     pub(crate) reach: &'a Reach,
     pub(crate) conversation: C,
     pub(crate) home: &'a Home,
+}
+
+impl<C> Asking<'_, C> {
+    /// An idle connection to this peer, where a request has a connection of its own.
+    fn kept(&self, address: &Address) -> Option<Box<Connection>> {
+        let (reach, home) = (self.reach, self.home);
+        match reach.is_shared {
+            true => None,
+            false => pool::take(&home.local, &home.group.shared, address, &reach.terms),
+        }
+    }
+
+    /// A request may be sent over a connection.
+    fn over(&self, connection: Box<Connection>) -> UpstreamConnection {
+        UpstreamConnection::over(connection, self.tries.send_timeout, self.home.clone())
+    }
 }
 
 /// Tries peers until one answers.
@@ -347,6 +364,22 @@ async fn connect<C>(
     if !asking.reach.is_shared {
         return connect_alone(asker, exchange, address, asking, room).await;
     }
+    // Memory of its own, so that requests by HTTP/1 need no room for it.
+    PooledFuture::new(connect_shared(
+        asker, exchange, address, asking, room, head_size,
+    ))
+    .await
+}
+
+/// The same where requests share connections.
+async fn connect_shared<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &Asking<'_, C>,
+    room: Room,
+    head_size: usize,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
     let home = asking.home;
     let group = &home.group.shared;
     let terms = &asking.reach.terms;
@@ -388,17 +421,24 @@ async fn connect_alone<C>(
     asking: &Asking<'_, C>,
     room: Room,
 ) -> Result<(UpstreamConnection, bool), AttemptError> {
-    let (tries, reach, home) = (&asking.tries, asking.reach, asking.home);
-    let over = |connection| UpstreamConnection::over(connection, tries.send_timeout, home.clone());
-    let kept = || match reach.is_shared {
-        true => None,
-        false => pool::take(&home.local, &home.group.shared, address, &reach.terms),
-    };
     // What is there needs no waiting, and so no look at the client.
-    if let Some(connection) = kept() {
+    if let Some(connection) = asking.kept(address) {
         asker.connected_at_once();
-        return Ok((over(connection), true));
+        return Ok((asking.over(connection), true));
     }
+    // A box of its own, so that requests over kept connections need no room for it.
+    Box::pin(connect_anew(asker, exchange, address, asking, room)).await
+}
+
+/// The same where none that is kept stands ready.
+async fn connect_anew<C>(
+    asker: &mut Asker<'_>,
+    exchange: &mut Exchange,
+    address: &Address,
+    asking: &Asking<'_, C>,
+    room: Room,
+) -> Result<(UpstreamConnection, bool), AttemptError> {
+    let (tries, reach) = (&asking.tries, asking.reach);
     let deadline = engine::now() + tries.connect_timeout;
     let way = Way {
         address,
@@ -407,11 +447,12 @@ async fn connect_alone<C>(
         tries,
         room,
     };
+    let kept = || asking.kept(address);
     let connecting = connecting::connect(asker, exchange, &way, kept);
     let stream = match connecting.await? {
         Connected::Kept(connection) => {
             asker.connected_at_once();
-            return Ok((over(connection), true));
+            return Ok((asking.over(connection), true));
         }
         Connected::Anew(stream) => stream,
     };
@@ -420,7 +461,7 @@ async fn connect_alone<C>(
         stream.set_nodelay(true);
     }
     let made = Made::now(address.clone(), reach.terms.clone());
-    let peer = over(Connection::new(stream.into(), made));
+    let peer = asking.over(Connection::new(stream.into(), made));
     if !reach.introduction.is_empty() {
         peer.stream()
             .push(Segment::Bytes(reach.introduction.clone()));

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use engine::Buffer;
 use http::exchange::Abort;
 use http::output::Piece;
 use http::response::Field;
@@ -17,6 +18,9 @@ use super::body::{self, Arrived, Delimited};
 use super::connection::UpstreamConnection;
 use super::response::WHILE_READING;
 use super::tries::told_left;
+
+/// As many bytes are few enough to be copied.
+const SHORT_MAX: usize = 2048;
 
 /// The body of such an answer.
 pub(super) struct WholeBody {
@@ -64,12 +68,22 @@ impl WholeBody {
         WholeBody {
             seen,
             length,
-            bytes: Some(arrived.rest.into_bytes()),
+            bytes: Some(bytes_of(arrived.rest)),
             beyond: arrived.beyond,
             trailers,
             flush: !buffered,
         }
     }
+}
+
+/// The bytes of a body. Those of a short one go to memory that the thread keeps for such, and their buffer to the next receive.
+fn bytes_of(body: Buffer) -> Bytes {
+    if body.is_empty() || body.len() > SHORT_MAX {
+        return body.into_bytes();
+    }
+    let mut short = engine::spare_bytes(body.len());
+    short.extend_from_slice(&body);
+    engine::share_bytes(short)
 }
 
 impl std::fmt::Debug for WholeBody {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::pieces::Pieces;
 use bytes::Bytes;
 use http::exchange::{Abort, Exchange};
+use http::module::Ran;
 use http::request::{Request, Step};
 
 use super::rewriting::Rewriting;
@@ -49,7 +50,7 @@ struct Asked {
 }
 
 impl Protocol for Http2<'_> {
-    type Target = Target;
+    type Target = Arc<Target>;
     type Outgoing = Asked;
     type Dialogue<'a>
         = Http2Conversation<'a>
@@ -61,7 +62,7 @@ impl Protocol for Http2<'_> {
         self.proxy.way(true)
     }
 
-    fn find(&self, request: &mut Request) -> Result<Target, u16> {
+    fn find(&self, request: &mut Request) -> Result<Arc<Target>, u16> {
         self.proxy.target(request)
     }
 
@@ -69,15 +70,15 @@ impl Protocol for Http2<'_> {
         show_nothing(request);
     }
 
-    fn reading(&self, request: &Request, _: &Target) -> BodyReading {
+    fn reading(&self, request: &Request, _: &Arc<Target>) -> BodyReading {
         self.proxy.reading(request)
     }
 
-    fn show(&self, request: &mut Request, target: &Target) {
+    fn show(&self, request: &mut Request, target: &Arc<Target>) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &Target) {
+    fn begin(&self, request: &mut Request, target: &Arc<Target>) {
         begin(request, target);
     }
 
@@ -85,7 +86,7 @@ impl Protocol for Http2<'_> {
         Some(&self.proxy.settings.passing)
     }
 
-    fn cache_key(&self, request: &mut Request, target: &Target) -> Vec<u8> {
+    fn cache_key(&self, request: &mut Request, target: &Arc<Target>) -> Vec<u8> {
         head::cache_key(request, self.proxy, target)
     }
 
@@ -96,7 +97,7 @@ impl Protocol for Http2<'_> {
     async fn write(
         &self,
         request: &mut Request,
-        target: &Target,
+        target: &Arc<Target>,
         begun: Option<Pieces>,
         lookup: Option<&Lookup>,
     ) -> Result<Asked, u16> {
@@ -131,7 +132,7 @@ impl Protocol for Http2<'_> {
         terms(&self.proxy.place, b"", group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a Target, asked: &'a Asked) -> Http2Conversation<'a> {
+    fn dialogue<'a>(&'a self, _: &'a Arc<Target>, asked: &'a Asked) -> Http2Conversation<'a> {
         let passing = &self.proxy.settings.passing;
         Http2Conversation::new(passing, &asked.head, asked.is_head, &asked.body)
     }
@@ -144,16 +145,16 @@ impl Protocol for Http2<'_> {
         Some(self.proxy.delivery(&self.rewriting, asked.is_head))
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        sent: Sent<Target, Asked>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        sent: &Sent<Arc<Target>, Asked>,
         peer: UpstreamConnection,
         answer: Http2Answer,
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         let is_head = sent.outgoing.is_head;
         let delivery = self.proxy.delivery(&self.rewriting, is_head);
-        Ok(answer.deliver(&delivery, request, peer))
+        Ran::Now(Ok(answer.deliver(&delivery, request, peer)))
     }
 }

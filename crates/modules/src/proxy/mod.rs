@@ -43,7 +43,7 @@ use crate::upstream::Group;
 use response::HttpReader;
 use rewriting::Rewriting;
 use settings::HttpVersion;
-use target::{ShownTarget, TARGET};
+use target::TARGET;
 
 /// A request as peers get it.
 struct Outgoing {
@@ -101,7 +101,9 @@ impl HttpConversation<'_> {
             None => asked.push_stored_body(request, exchange).await,
             Some(begun) => {
                 let framing = as_it_came(request);
-                asked.stream_body(request, exchange, begun, framing).await
+                let streamed = asked.stream_body(request, exchange, begun, framing);
+                // A box of its own, so that requests whose body is read first need no room for it.
+                Box::pin(streamed).await
             }
         }
     }
@@ -146,7 +148,7 @@ struct Asked {
 }
 
 impl Protocol for Http1<'_> {
-    type Target = target::Target;
+    type Target = Arc<target::Target>;
     type Outgoing = Asked;
     type Dialogue<'a>
         = HttpConversation<'a>
@@ -158,7 +160,7 @@ impl Protocol for Http1<'_> {
         self.proxy.way(false)
     }
 
-    fn find(&self, request: &mut Request) -> Result<target::Target, u16> {
+    fn find(&self, request: &mut Request) -> Result<Arc<target::Target>, u16> {
         self.proxy.target(request)
     }
 
@@ -166,15 +168,15 @@ impl Protocol for Http1<'_> {
         show_nothing(request);
     }
 
-    fn reading(&self, request: &Request, _: &target::Target) -> BodyReading {
+    fn reading(&self, request: &Request, _: &Arc<target::Target>) -> BodyReading {
         self.proxy.reading(request)
     }
 
-    fn show(&self, request: &mut Request, target: &target::Target) {
+    fn show(&self, request: &mut Request, target: &Arc<target::Target>) {
         show(request, target);
     }
 
-    fn begin(&self, request: &mut Request, target: &target::Target) {
+    fn begin(&self, request: &mut Request, target: &Arc<target::Target>) {
         begin(request, target);
     }
 
@@ -182,7 +184,7 @@ impl Protocol for Http1<'_> {
         Some(&self.proxy.settings.passing)
     }
 
-    fn cache_key(&self, request: &mut Request, target: &target::Target) -> Vec<u8> {
+    fn cache_key(&self, request: &mut Request, target: &Arc<target::Target>) -> Vec<u8> {
         head::cache_key(request, self.proxy, target)
     }
 
@@ -193,7 +195,7 @@ impl Protocol for Http1<'_> {
     async fn write(
         &self,
         request: &mut Request,
-        target: &target::Target,
+        target: &Arc<target::Target>,
         begun: Option<Pieces>,
         lookup: Option<&Lookup>,
     ) -> Result<Asked, u16> {
@@ -221,7 +223,11 @@ impl Protocol for Http1<'_> {
         terms(&self.proxy.place, b"", group, reach)
     }
 
-    fn dialogue<'a>(&'a self, _: &'a target::Target, asked: &'a Asked) -> HttpConversation<'a> {
+    fn dialogue<'a>(
+        &'a self,
+        _: &'a Arc<target::Target>,
+        asked: &'a Asked,
+    ) -> HttpConversation<'a> {
         HttpConversation {
             settings: &self.proxy.settings,
             outgoing: &asked.outgoing,
@@ -259,18 +265,18 @@ impl Protocol for Http1<'_> {
         }
     }
 
-    async fn deliver(
-        &self,
-        request: &mut Request,
-        _: &mut Exchange,
-        sent: Sent<target::Target, Asked>,
+    fn deliver<'a>(
+        &'a self,
+        request: &'a mut Request,
+        _: &'a mut Exchange,
+        sent: &Sent<Arc<target::Target>, Asked>,
         peer: UpstreamConnection,
         answer: UpstreamResponse,
-    ) -> Result<Step, Abort> {
+    ) -> Ran<'a> {
         let is_head = sent.outgoing.is_head;
         let delivery = self.proxy.delivery(&self.rewriting, is_head);
         let may_go_on = answer.keeps_alive();
-        Ok(delivery.deliver(request, peer, answer, may_go_on))
+        Ran::Now(Ok(delivery.deliver(request, peer, answer, may_go_on)))
     }
 }
 
@@ -321,13 +327,29 @@ fn show_nothing(request: &mut Request) {
 }
 
 /// Tells `$proxy_host` and `$proxy_port` of a request that is not passed on after all.
-fn show(request: &mut Request, target: &target::Target) {
+fn show(request: &mut Request, target: &Arc<target::Target>) {
     Attempts::enter(request);
-    *request.pass.enter(&TARGET) = ShownTarget::of(target);
+    request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
 }
 
 /// Begins what `$upstream_*` tell: behind the tries of an earlier pass, if there was one.
-fn begin(request: &mut Request, target: &target::Target) {
+fn begin(request: &mut Request, target: &Arc<target::Target>) {
     Attempts::begin_anew(request);
-    *request.pass.enter(&TARGET) = ShownTarget::of(target);
+    request.pass.enter(&TARGET).0 = Some(Arc::clone(target));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that a function of three arguments gives.
+    fn future_size<A, B, C, F: Future>(_: fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_that_waits_is_small() {
+        let size = future_size(serve);
+        assert!(size <= 3200, "{size}");
+    }
 }

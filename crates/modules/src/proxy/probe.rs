@@ -146,7 +146,7 @@ impl Probe<'_> {
     }
 
     /// Whom it goes to, and what its connection is made by. The tries of the request begin anew.
-    async fn begin(&self, request: &mut Request) -> Result<(Target, Reach), Unanswered> {
+    async fn begin(&self, request: &mut Request) -> Result<(Arc<Target>, Reach), Unanswered> {
         let settings = &self.proxy.settings;
         let target = self.proxy.target(request);
         let target = target.map_err(|_| Unanswered::NotAsked)?;
@@ -155,7 +155,7 @@ impl Probe<'_> {
         let secured = match (&self.proxy.tls, target.scheme) {
             (Some(tls), Scheme::Https) => {
                 let secured = ssl::prepare(tls, request, &target.host).await;
-                Some(secured.map_err(|_| Unanswered::NotAsked)?)
+                Some(Box::new(secured.map_err(|_| Unanswered::NotAsked)?))
             }
             _ => None,
         };

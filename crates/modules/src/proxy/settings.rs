@@ -323,7 +323,7 @@ pub struct Proxy {
 }
 
 enum Destination {
-    Fixed(Target),
+    Fixed(Arc<Target>),
     /// With variables: made anew for each request.
     Text(Text),
 }
@@ -392,7 +392,7 @@ impl Proxy {
                 )
                 .while_reading());
             }
-            Destination::Fixed(target)
+            Destination::Fixed(Arc::new(target))
         };
         let may_be_secure = match &destination {
             Destination::Fixed(target) => target.scheme == Scheme::Https,
@@ -427,21 +427,21 @@ impl Proxy {
     /// The group that all its requests go to; `None` where requests decide that themselves.
     pub fn group(&self) -> Option<&Arc<Group>> {
         match &self.destination {
-            Destination::Fixed(Target {
-                upstream: Upstream::Group(group),
-                ..
-            }) => Some(group),
-            _ => None,
+            Destination::Fixed(target) => match &target.upstream {
+                Upstream::Group(group) => Some(group),
+                Upstream::Name { .. } => None,
+            },
+            Destination::Text(_) => None,
         }
     }
 
     /// Where this request goes, or the status to answer with.
-    pub fn target(&self, request: &mut Request) -> Result<Target, u16> {
+    pub fn target(&self, request: &mut Request) -> Result<Arc<Target>, u16> {
         match &self.destination {
-            Destination::Fixed(target) => Ok(target.clone()),
+            Destination::Fixed(target) => Ok(Arc::clone(target)),
             Destination::Text(text) => {
                 let url = text.evaluate(request);
-                target::of_request(request, &url)
+                target::of_request(request, &url).map(Arc::new)
             }
         }
     }

@@ -64,7 +64,7 @@ pub struct Target {
     pub uri: Option<Bytes>,
 }
 
-impl driver::Target for Target {
+impl driver::Target for Arc<Target> {
     fn upstream(&self) -> &Upstream {
         &self.upstream
     }
@@ -78,29 +78,14 @@ impl driver::Target for Target {
     }
 }
 
-/// A target as variables show it.
+/// A target as variables show it: `$proxy_host` and `$proxy_port`, which are there and empty where there is none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ShownTarget {
-    /// `$proxy_host`.
-    pub host: Bytes,
-    /// `$proxy_port`.
-    pub port: Bytes,
-}
+pub(super) struct ShownTarget(pub(super) Option<Arc<Target>>);
 
 impl Kept for ShownTarget {}
 
 /// Where the handler of this pass sends the request.
 pub(super) static TARGET: Slot<ShownTarget, OfPass> = Slot::new();
-
-impl ShownTarget {
-    /// The target as written.
-    pub(super) fn of(target: &Target) -> ShownTarget {
-        ShownTarget {
-            host: target.host.clone(),
-            port: target.port.clone(),
-        }
-    }
-}
 
 /// The target of a URL without variables: a group that is declared anywhere, an address, or a
 /// name, which is resolved now.

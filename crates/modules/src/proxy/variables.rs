@@ -21,15 +21,19 @@ pub fn find(name: &str) -> Option<Found> {
 }
 
 fn proxy_host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let target = request.pass.get(&TARGET);
-    out.extend(target.into_iter().flat_map(|target| &target.host));
-    target.is_some()
+    let shown = request.pass.get(&TARGET);
+    if let Some(target) = shown.and_then(|shown| shown.0.as_ref()) {
+        out.extend_from_slice(&target.host);
+    }
+    shown.is_some()
 }
 
 fn proxy_port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let target = request.pass.get(&TARGET);
-    out.extend(target.into_iter().flat_map(|target| &target.port));
-    target.is_some()
+    let shown = request.pass.get(&TARGET);
+    if let Some(target) = shown.and_then(|shown| shown.0.as_ref()) {
+        out.extend_from_slice(&target.port);
+    }
+    shown.is_some()
 }
 
 /// The client's `X-Forwarded-For` with its address behind it.
