@@ -2,10 +2,12 @@
 //! it, put together from `process` and `server`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,6 +26,7 @@ use framework::workers::{Settings, Share, Sockets, Workers};
 use http::log::OpenLogs;
 use http::log::{Destination, LogFile, Sink};
 use process::confinement::{Access, Confinement, Place};
+use process::programs::{Ended, Program};
 use process::{
     Application, Bundle, ErrorLog, Events, Kept, LogPlace, LogTarget, MasterSettings, Need,
     NeedKind, Needs, NewProcessLine, OpenError, Options, Worker,
@@ -167,7 +170,7 @@ impl Application for Tidegate {
             mut diagnostics,
             ..
         } = compiled;
-        let confinement = confinement(&main, &events, places, programs.is_some(), &loaded.tree);
+        let confinement = confinement(&main, &events, places, programs, &loaded.tree);
         diagnostics.extend(
             confinement
                 .notes()
@@ -203,6 +206,7 @@ impl Application for Tidegate {
     }
 
     fn worker(&self, events: Events) -> Box<dyn Worker> {
+        acme::run_programs_by(run_program);
         Box::new(Server {
             events,
             prepared: None,
@@ -417,12 +421,29 @@ fn log(file: Arc<LogFile>) -> Need {
     }
 }
 
+/// Has the process beside a confined worker run the program of an issuer.
+fn run_program(
+    program: &acme::Program,
+    arguments: &[&OsStr],
+    at_most: Duration,
+) -> Option<io::Result<Option<ExitStatus>>> {
+    let program = Program {
+        path: program.path.clone(),
+        arguments: program.arguments.clone(),
+    };
+    let ended = process::programs::run(&program, arguments, at_most)?;
+    Some(ended.map(|ended| match ended {
+        Ended::With(status) => Some(status),
+        Ended::TimedOut => None,
+    }))
+}
+
 /// What the worker process of a configuration may do.
 fn confinement(
     main: &MainLevel,
     events: &server::events::Events,
     places: Vec<places::Place>,
-    runs_programs: bool,
+    programs: Vec<places::Program>,
     tree: &Tree,
 ) -> Confinement {
     let place = |place: places::Place| Place {
@@ -433,6 +454,10 @@ fn confinement(
             places::Access::Write => Access::Write,
         },
         line: place.line,
+    };
+    let program = |program: places::Program| Program {
+        path: program.path,
+        arguments: program.arguments,
     };
     let mut places: Vec<Place> = places.into_iter().map(place).collect();
     if main.core_size_max.is_some_and(|bytes| bytes > 0) {
@@ -445,7 +470,7 @@ fn confinement(
         places,
         keeps_raw_network: lines.any(binds_to_foreign_addresses),
         may_use_rings: events.engine != Some(engine::EngineKind::Epoll),
-        runs_programs,
+        programs: programs.into_iter().map(program).collect(),
     }
 }
 

@@ -38,6 +38,9 @@ fn main() -> ExitCode {
     if process::is_worker() {
         return process::worker_main(&TIDEGATE);
     }
+    if process::programs::is_runner() {
+        return process::programs::runner_main();
+    }
     if let Some(code) = serve::php::keep() {
         return code;
     }

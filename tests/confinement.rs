@@ -24,6 +24,7 @@ location /link/ { }
 location /cached/ { proxy_pass http://127.0.0.1:PORT/answer?; proxy_cache kept; proxy_cache_valid 1h;
     add_header X-Cache $upstream_cache_status; }
 location /logged/ { access_log logs/by/$arg_name.log; return 204; }
+location /linked/ { access_log logs/linked/$arg_name.log; return 204; }
 location /open/ { open_file_cache max=10; }
 ";
 
@@ -46,8 +47,10 @@ impl Site {
         for folder in ["files", "files/dav", "files/stored", "logs/by"] {
             open_folder(&prefix.join(folder));
         }
-        // A cache that is a link is the folder that it leads to.
+        // A cache and a folder of logs that are links are the folders that these lead to.
         open_folder(&outside.join("cache"));
+        open_folder(&outside.join("logs"));
+        symlink(outside.join("logs"), prefix.join("logs/linked")).unwrap();
         symlink(outside.join("cache"), prefix.join("kept")).unwrap();
         symlink(&outside, prefix.join("files/dav/out")).unwrap();
         symlink(&outside, prefix.join("files/stored/out")).unwrap();
@@ -183,6 +186,8 @@ fn every_thread_of_the_worker_is_confined_and_serves() {
         );
         assert_eq!(site.status("GET", "/logged/?name=x", ""), "204");
         site.server.wait_for_line("by/x.log", "/logged/");
+        assert_eq!(site.status("GET", "/linked/?name=y", ""), "204");
+        site.server.wait_for_line("linked/y.log", "/linked/");
 
         // A link that leads out is followed, and nothing is written there.
         // As nginx answers where the file system refuses.
@@ -196,7 +201,7 @@ fn every_thread_of_the_worker_is_confined_and_serves() {
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
-        assert_eq!(left.len(), 2, "{left:?}");
+        assert_eq!(left.len(), 3, "{left:?}");
         // It may be read unless that is forbidden too.
         assert_eq!(site.status("GET", "/link/file", ""), "200");
     }
@@ -383,4 +388,66 @@ fn one_process_is_not_confined_and_says_so() {
     );
     let status = fs::read_to_string(format!("/proc/{}/status", master.pid())).unwrap();
     assert_eq!(field(&status, "NoNewPrivs"), "0");
+}
+
+#[test]
+fn programs_are_run_by_a_process_beside_the_worker() {
+    if is_nginx() {
+        return;
+    }
+    let mut master = Master::new();
+    let configure = |master: &Master, more: &str| {
+        master.configure(&format!(
+            "events {{}} http {{ access_log off; client_body_temp_path @/body; \
+             acme_issuer none {{ uri https://127.0.0.1:1/; state_path off; challenge dns-01 /bin/true one; }} {more} \
+             server {{ listen unix:@/s; server_name a.example; acme_certificate none; }} }}"
+        ));
+    };
+    configure(&master, "");
+    master.start();
+    let started = std::time::Instant::now();
+    let beside = |worker: u32| {
+        let children = support::children(worker).into_iter();
+        let mut named = children.filter(|child| {
+            let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            line.starts_with(b"tidegate: program runner")
+        });
+        named.next()
+    };
+    let (worker, runner) = loop {
+        let workers = master.workers();
+        if let [worker] = workers[..]
+            && let Some(runner) = beside(worker)
+        {
+            break (worker, runner);
+        }
+        assert!(started.elapsed() < support::PATIENCE, "no runner");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    let log = || fs::read_to_string(master.folder.join("logs/error.log")).unwrap();
+    while !log().contains("using the \"") {
+        assert!(started.elapsed() < support::PATIENCE, "{}", log());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert_eq!(field(&status(worker), "Seccomp"), "2");
+    assert_eq!(field(&status(runner), "Seccomp"), "0");
+    assert_eq!(field(&status(runner), "Uid"), field(&status(worker), "Uid"));
+    // Another program is more than the process beside the worker was told.
+    configure(
+        &master,
+        "acme_issuer other { uri https://127.0.0.1:1/; state_path off; challenge dns-01 /bin/true two; }",
+    );
+    master.signal("HUP");
+    while !log().contains(
+        "the configuration runs \"/bin/true\", which the running worker process is confined from",
+    ) {
+        assert!(started.elapsed() < support::PATIENCE, "{}", log());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // It ends with its worker.
+    while Path::new(&format!("/proc/{runner}")).exists() {
+        assert!(started.elapsed() < support::PATIENCE, "{}", log());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }

@@ -3,13 +3,13 @@
 //! `http-01` (RFC 8555 section 8.3) and `tls-alpn-01` (RFC 8737) are answered by listeners, which are the
 //! [`Host`]'s; `dns-01` (RFC 8555 section 8.4) by a program that puts a record into the zone.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::level::Level;
@@ -226,21 +226,51 @@ fn asked_name(identifier: &Identifier) -> String {
     }
 }
 
+/// Runs a program with further arguments for at most so long: its status, or `None` if it took longer. `None` instead of a
+/// result where this process may start programs itself.
+pub type RunProgram = fn(&Program, &[&OsStr], Duration) -> Option<io::Result<Option<ExitStatus>>>;
+
+/// Who runs programs where this process may not.
+static RUN_PROGRAM: OnceLock<RunProgram> = OnceLock::new();
+
+/// Has programs run in another way, if that wants to: for a process that may start none. The first such call counts.
+pub fn run_programs_by(run: RunProgram) {
+    let _ = RUN_PROGRAM.set(run);
+}
+
 impl Program {
     fn run(&self, action: &str, name: &str, value: &str) -> Result<(), AnswerError> {
-        let mut command = Command::new(&self.path);
-        command.args(&self.arguments).args([action, name, value]);
-        // What it says on standard error stands in the error log.
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn();
-        let child = child.map_err(|error| AnswerError::Start(self.path.clone(), error))?;
-        match wait(child) {
+        let elsewhere = RUN_PROGRAM.get().and_then(|run| {
+            let arguments = [action, name, value].map(OsStr::new);
+            run(self, &arguments, PROGRAM_TIME_MAX)
+        });
+        let ended = match elsewhere {
+            Some(ended) => ended.map_err(|error| AnswerError::Start(self.path.clone(), error))?,
+            None => self.run_here(action, name, value)?,
+        };
+        match ended {
             Some(status) if !status.success() => {
                 Err(AnswerError::Status(self.path.clone(), status))
             }
             Some(_) => Ok(()),
             None => Err(AnswerError::TimedOut(self.path.clone())),
         }
+    }
+
+    /// The same by this process; `None` if it had to be ended.
+    fn run_here(
+        &self,
+        action: &str,
+        name: &str,
+        value: &str,
+    ) -> Result<Option<ExitStatus>, AnswerError> {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).args([action, name, value]);
+        // What it says on standard error stands in the error log.
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn();
+        let child = child.map_err(|error| AnswerError::Start(self.path.clone(), error))?;
+        Ok(wait(child))
     }
 }
 

@@ -28,7 +28,7 @@ pub use account::{AccountKey, ExternalAccount, revoke};
 pub use authority::{AUTHORITY_CERTIFICATE, Authority};
 pub use base::level::Level;
 pub use certificate::{Certificate, Unusable};
-pub use challenge::{Challenge, Host, Program, Shown};
+pub use challenge::{Challenge, Host, Program, RunProgram, Shown, run_programs_by};
 pub use http::is_url;
 pub use issuer::{Issuer, Profile, Running};
 pub use order::{Identifier, InvalidName, KeyKind, Order, UnknownKey};

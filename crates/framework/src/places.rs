@@ -4,7 +4,7 @@
 //! Listed is what is opened while requests are served. Not listed is what the master opens and passes on (listening
 //! sockets, logs whose path is constant), nor what is in the bundle (the configuration, certificates).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -36,20 +36,29 @@ pub struct Place {
     pub line: String,
 }
 
+/// A program with its first arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its path.
+    pub path: PathBuf,
+    /// The arguments that come before those of each run.
+    pub arguments: Vec<OsString>,
+}
+
 /// Every place of a configuration, each once for each kind of access.
 #[derive(Default)]
 pub struct Places {
     all: Vec<Place>,
     known: Set<(PathBuf, Access)>,
-    programs: Option<String>,
+    programs: Vec<Program>,
 }
 
 impl Registry for Places {}
 
 impl Places {
-    /// The places, and the directive that has workers run programs.
+    /// The places, and the programs that workers run.
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Place>, Option<String>) {
+    pub fn into_parts(self) -> (Vec<Place>, Vec<Program>) {
         (self.all, self.programs)
     }
 }
@@ -72,11 +81,15 @@ impl Compiler<'_> {
         self.will_open(access, &constant_folder(path), by);
     }
 
-    /// Workers start programs of this configuration.
-    pub fn will_run_programs(&self, by: &str) {
+    /// Workers run this program, with further arguments behind these.
+    pub fn will_run(&self, path: &Path, arguments: &[OsString]) {
+        let (path, arguments) = (path.to_owned(), arguments.to_vec());
+        let program = Program { path, arguments };
         let places = self.registry::<Places>();
         let mut places = places.borrow_mut();
-        places.programs.get_or_insert_with(|| by.to_owned());
+        if !places.programs.contains(&program) {
+            places.programs.push(program);
+        }
     }
 }
 

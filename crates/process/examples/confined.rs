@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         places: vec![place(inside, Access::Write), place(logs, Access::Append)],
         keeps_raw_network: false,
         may_use_rings: engine == "io_uring",
-        runs_programs: false,
+        programs: Vec::new(),
     };
     // As root it becomes the user nobody, as a worker does.
     let nobody = identity::is_superuser().then(|| Identity::resolve("nobody", Some("nogroup")));
@@ -164,6 +164,20 @@ fn calls() {
             [parent, libc::c_long::from(libc::SIGKILL), 0, 0],
         ),
     );
+    said(
+        "kill a thread of the parent",
+        call(libc::SYS_tgkill, [parent, parent, 0, 0]),
+    );
+    said(
+        "limit the parent",
+        call(libc::SYS_prlimit64, [parent, 0, 0, 0]),
+    );
+    let own = libc::c_long::from(std::process::id());
+    said(
+        "signal a thread of its own",
+        call(libc::SYS_tgkill, [own, own, 0, 0]),
+    );
+    said("limit itself", call(libc::SYS_prlimit64, [0, 0, 0, 0]));
     let socket = |family: i32, kind: i32, protocol: i32| {
         let socket = call(
             libc::SYS_socket,

@@ -23,6 +23,7 @@ use crate::confinement::{self, Confinement};
 use crate::identity::Identity;
 use crate::log::Level;
 use crate::options::{Action, ErrorLog, Options};
+use crate::programs::Program;
 
 /// What a worker process gets to compile from.
 pub struct Bundle {
@@ -322,13 +323,14 @@ impl Writer {
             writer.number(place.access as u64);
             writer.text(place.line.as_bytes());
         });
-        for may in [
-            confinement.keeps_raw_network,
-            confinement.may_use_rings,
-            confinement.runs_programs,
-        ] {
-            self.number(u64::from(may));
-        }
+        self.number(u64::from(confinement.keeps_raw_network));
+        self.number(u64::from(confinement.may_use_rings));
+        self.list(&confinement.programs, |writer, program| {
+            writer.path(&program.path);
+            writer.list(&program.arguments, |writer, word| {
+                writer.text(word.as_bytes())
+            });
+        });
     }
 
     fn log_place(&mut self, place: &LogPlace) {
@@ -435,7 +437,11 @@ impl<'a> Reader<'a> {
             places,
             keeps_raw_network: self.number()? != 0,
             may_use_rings: self.number()? != 0,
-            runs_programs: self.number()? != 0,
+            programs: self.list(|reader| {
+                let path = reader.path()?;
+                let arguments = reader.list(|reader| Ok(reader.path()?.into_os_string()))?;
+                Ok(Program { path, arguments })
+            })?,
         })
     }
 
@@ -557,7 +563,10 @@ mod tests {
                     }],
                     keeps_raw_network: true,
                     may_use_rings: false,
-                    runs_programs: true,
+                    programs: vec![Program {
+                        path: "/usr/bin/hook".into(),
+                        arguments: vec!["--zone".into()],
+                    }],
                 },
             },
             recording: conf::Recording {

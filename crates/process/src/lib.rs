@@ -27,6 +27,7 @@ pub mod options;
 mod pid_file;
 mod predecessor;
 pub mod probe;
+pub mod programs;
 mod reply;
 mod running;
 mod service_manager;

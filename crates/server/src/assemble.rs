@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conf::Diagnostic;
 use framework::compile::{Compiler, Environment};
 use framework::generation::Generation;
-use framework::places::{Place, Places};
+use framework::places::{Place, Places, Program};
 use framework::protocol_part::{Listening, ProtocolPart};
 use http::log::{Destination, ErrorLog, LogFile, LogTable, MainLog, OpenLogs};
 
@@ -30,8 +30,8 @@ pub struct Compiled {
     pub directories: Vec<PathBuf>,
     /// Where workers open files themselves.
     pub places: Vec<Place>,
-    /// The directive that has workers start programs.
-    pub programs: Option<String>,
+    /// Programs that workers run.
+    pub programs: Vec<Program>,
     /// Warnings and notices.
     pub diagnostics: Vec<Diagnostic>,
 }

@@ -10,7 +10,6 @@ use acme::{
 use base::hash::Map;
 use conf::{Arity, Contexts, Declared, Fault, Inherit, ScopeRef, Setter, Setting, Word, parse};
 use framework::compile::Compiler;
-use framework::places::name_of;
 use proto::base64::{self, Alphabet};
 use transport::tls::provider;
 
@@ -318,12 +317,8 @@ pub(super) fn compile(compiler: &Compiler<'_>, block: ScopeRef<'_>) -> Result<Is
         }
     };
     let challenge = block.get(&CHALLENGE)?;
-    if let Challenge::Dns01(_) = &challenge {
-        let by = name_of(
-            block.own_lines(&CHALLENGE.spec).first().copied(),
-            "challenge",
-        );
-        compiler.will_run_programs(&by);
+    if let Challenge::Dns01(program) = &challenge {
+        compiler.will_run(&program.path, &program.arguments);
     }
     Ok(Issuer {
         account,

@@ -84,10 +84,7 @@ impl Rules {
     /// What the kernel says where it has Landlock and refuses.
     pub(super) fn of(confinement: &Confinement) -> Result<(Rules, Vec<String>), String> {
         let failed = |error: RulesetError| format!("landlock_create_ruleset() failed: {error}");
-        let mut handled = AccessFs::from_write(TRIED);
-        if !confinement.runs_programs {
-            handled |= AccessFs::Execute;
-        }
+        let mut handled = AccessFs::from_write(TRIED) | AccessFs::Execute;
         if confinement.level == Level::Strict {
             handled |= READS;
         }
@@ -188,4 +185,21 @@ pub(super) fn granted(place: &Place) -> Option<PathBuf> {
     let found = above.find(|above| above.is_dir())?;
     let suits = place.access != Access::Read && found.parent().is_some();
     suits.then(|| found.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_landlock_is_said_with_what_it_does_not_see() {
+        let said = |version| InForce::Landlock(version).to_string();
+        assert_eq!(said(7), "Landlock 7");
+        assert_eq!(
+            said(2),
+            "Landlock 2 (older than Linux 6.2: files may be cut off anywhere)"
+        );
+        assert!(said(1).contains("none moved to another folder"));
+        assert!(said(5).contains("may be signalled"));
+    }
 }

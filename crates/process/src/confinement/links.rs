@@ -96,3 +96,53 @@ impl Walk<'_> {
         self.lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::{Access, Place};
+    use super::*;
+
+    #[test]
+    fn links_that_lead_out_are_named_and_no_others() {
+        let folder = std::env::temp_dir().join(format!("tidegate-links-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("www/inner")).unwrap();
+        fs::create_dir_all(folder.join("files")).unwrap();
+        fs::write(folder.join("secret"), "").unwrap();
+        symlink("../files", folder.join("www/to-another-place")).unwrap();
+        symlink("nowhere", folder.join("www/broken")).unwrap();
+        symlink("..", folder.join("www/inner/circle")).unwrap();
+        symlink("../../secret", folder.join("www/inner/out")).unwrap();
+        let place = |name: &str, access| Place {
+            path: folder.join(name),
+            access,
+            line: String::new(),
+        };
+        let mut confinement = Confinement {
+            level: Level::Strict,
+            places: vec![
+                place("www", Access::Read),
+                place("www/inner", Access::Write),
+                place("files", Access::Read),
+            ],
+            ..Confinement::default()
+        };
+        let lines = leading_out(&confinement);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].contains("www/inner/out\" leads to \""),
+            "{lines:?}"
+        );
+        for number in 0..NAMED_MAX + 4 {
+            symlink("/etc", folder.join(format!("www/link{number}"))).unwrap();
+        }
+        let lines = leading_out(&confinement);
+        assert_eq!(lines.len(), NAMED_MAX + 1);
+        assert_eq!(lines[NAMED_MAX], "5 more symbolic links lead out");
+        confinement.level = Level::On;
+        assert!(leading_out(&confinement).is_empty());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,8 +1,8 @@
 //! Confinement of a worker process: what it gives away before it reads anything that a peer may have touched.
 //!
 //! In this order, and none of it can be taken back: rules about files are made while every folder can still be opened
-//! (`files`); the process becomes its user; it gives its capabilities away; no program that it starts will have more
-//! rights than itself; the rules about files hold; then those about system calls (`system_calls`), without which it
+//! (`files`); the process becomes its user; it starts the one that runs programs for it, if there are any; it gives its
+//! capabilities away; no program that it starts will have more rights than itself; the rules about files hold; then those about system calls (`system_calls`), without which it
 //! could do none of the steps before. All threads that come have what this one has.
 //!
 //! What the kernel lacks is said in the log, and does not keep the worker from serving.
@@ -19,6 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use links::leading_out;
+
+use crate::programs::{self, Program};
 
 /// How far a worker process is confined: the directive `confine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,8 +104,8 @@ pub struct Confinement {
     pub keeps_raw_network: bool,
     /// Whether it may come to use io_uring.
     pub may_use_rings: bool,
-    /// Whether it starts programs.
-    pub runs_programs: bool,
+    /// Programs that it has run, by a process beside it.
+    pub programs: Vec<Program>,
 }
 
 impl Confinement {
@@ -216,21 +218,18 @@ pub fn confine(
     let (rules, left_out) = files::Rules::of(confinement)?;
     capabilities::bound(confinement.keeps_raw_network);
     become_user()?;
+    if !confinement.programs.is_empty() {
+        programs::start_runner(&confinement.programs)?;
+    }
     let capabilities = capabilities::drop_all_but(confinement.keeps_raw_network)?;
     rustix::thread::set_no_new_privs(true)
         .map_err(|error| crate::log::failure("prctl(PR_SET_NO_NEW_PRIVS) failed", &error.into()))?;
     let files = rules.enforce()?;
-    let filtered = match confinement.runs_programs {
-        true => Err("the configuration runs programs".to_owned()),
-        false => {
-            system_calls::allow_serving(confinement.may_use_rings).map_err(|error| {
-                match error.kind() {
-                    std::io::ErrorKind::Unsupported => "not known for this architecture".to_owned(),
-                    _ => crate::log::failure("seccomp() failed", &error),
-                }
-            })
-        }
-    };
+    let filtered = system_calls::allow_serving(confinement.may_use_rings);
+    let filtered = filtered.map_err(|error| match error.kind() {
+        std::io::ErrorKind::Unsupported => "not known for this architecture".to_owned(),
+        _ => crate::log::failure("seccomp() failed", &error),
+    });
     let writes =
         |place: &&Place| confinement.level == Level::Strict || place.access != Access::Read;
     Ok(InForce {
@@ -248,7 +247,7 @@ pub fn confine(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Granted {
     level: Level,
-    runs_programs: bool,
+    programs: Vec<Program>,
     /// By device and inode.
     places: HashMap<(u64, u64), Access>,
 }
@@ -258,8 +257,8 @@ pub(crate) struct Granted {
 pub(crate) enum Wanted {
     /// A place: the words for the log.
     Place(String),
-    /// To start programs.
-    Programs,
+    /// To have this program run.
+    Program(PathBuf),
 }
 
 impl Confinement {
@@ -275,7 +274,7 @@ impl Confinement {
         }
         Granted {
             level: self.level,
-            runs_programs: self.runs_programs,
+            programs: self.programs.clone(),
             places,
         }
     }
@@ -285,8 +284,9 @@ impl Confinement {
         if self.level == Level::Off || running.level == Level::Off {
             return None;
         }
-        if self.runs_programs && !running.runs_programs {
-            return Some(Wanted::Programs);
+        let mut programs = self.programs.iter();
+        if let Some(new) = programs.find(|program| !running.programs.contains(program)) {
+            return Some(Wanted::Program(new.path.clone()));
         }
         let matters = |place: &&Place| self.level == Level::Strict || place.access != Access::Read;
         let missing = self.places.iter().filter(matters).find(|place| {
@@ -319,4 +319,160 @@ impl Granted {
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let folder =
+                std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(folder.join("a/inner")).unwrap();
+            fs::create_dir_all(folder.join("b")).unwrap();
+            Folder(folder)
+        }
+
+        fn confined(&self, level: Level, places: &[(&str, Access)]) -> Confinement {
+            let place = |(name, access): &(&str, Access)| Place {
+                path: self.0.join(name),
+                access: *access,
+                line: format!("\"{name}\""),
+            };
+            Confinement {
+                level,
+                places: places.iter().map(place).collect(),
+                ..Confinement::default()
+            }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_reload_wants_more_where_no_place_covers_it() {
+        use Access::{Append, Read, Write};
+        let folder = Folder::new("wants");
+        let running = folder
+            .confined(Level::On, &[("a", Write), ("b", Append)])
+            .granted();
+        let wants = |level, places: &[(&str, Access)]| {
+            folder.confined(level, places).wants_beyond(&running)
+        };
+        for covered in [
+            &[("a", Write)][..],
+            &[("a", Read), ("a/inner", Write), ("b", Append)],
+            // Made in the folder above, which is covered.
+            &[("a/new/below", Write)],
+            // Reads are not confined.
+            &[(".", Read)],
+            &[],
+        ] {
+            assert_eq!(wants(Level::On, covered), None, "{covered:?}");
+        }
+        for beyond in [("b", Write), (".", Append), ("new", Write)] {
+            let wanted = wants(Level::On, &[("a", Write), beyond]);
+            assert!(
+                matches!(&wanted, Some(Wanted::Place(text)) if text.contains(beyond.0)),
+                "{wanted:?}"
+            );
+        }
+        let strictly = folder
+            .confined(Level::Strict, &[("a", Write), ("b", Append)])
+            .granted();
+        let reads = |name: &str| {
+            folder
+                .confined(Level::Strict, &[(name, Read)])
+                .wants_beyond(&strictly)
+        };
+        assert_eq!(reads("a/inner"), None);
+        assert_eq!(reads("nothing/there"), None);
+        // What may be appended to may not be read.
+        assert!(reads("b").is_some() && reads(".").is_some());
+        let program = Program {
+            path: "/bin/true".into(),
+            arguments: Vec::new(),
+        };
+        let programs = Confinement {
+            programs: vec![program],
+            ..folder.confined(Level::On, &[])
+        };
+        let wanted = programs.wants_beyond(&running);
+        assert_eq!(wanted, Some(Wanted::Program("/bin/true".into())));
+        assert_eq!(programs.wants_beyond(&programs.granted()), None);
+        assert_eq!(
+            folder
+                .confined(Level::Off, &[("b", Write)])
+                .wants_beyond(&running),
+            None
+        );
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_another_and_what_a_link_leads_to_are_others() {
+        let folder = Folder::new("others");
+        std::os::unix::fs::symlink("a", folder.0.join("link")).unwrap();
+        let confined = folder.confined(Level::On, &[("link", Access::Write)]);
+        let running = confined.granted();
+        assert_eq!(confined.wants_beyond(&running), None);
+        assert_eq!(
+            folder
+                .confined(Level::On, &[("a", Access::Write)])
+                .wants_beyond(&running),
+            None
+        );
+        fs::remove_file(folder.0.join("link")).unwrap();
+        std::os::unix::fs::symlink("b", folder.0.join("link")).unwrap();
+        assert!(confined.wants_beyond(&running).is_some());
+        let confined = folder.confined(Level::On, &[("a", Access::Write)]);
+        fs::rename(folder.0.join("a"), folder.0.join("old")).unwrap();
+        fs::rename(folder.0.join("b"), folder.0.join("a")).unwrap();
+        assert!(confined.wants_beyond(&running).is_some());
+    }
+
+    #[test]
+    fn what_is_missing_is_made_in_the_folder_above_but_never_in_the_root() {
+        let folder = Folder::new("missing");
+        let place = |path: PathBuf, access| Place {
+            path,
+            access,
+            line: String::new(),
+        };
+        let granted = |path, access| files::granted(&place(path, access));
+        let missing = folder.0.join("a/none/below");
+        assert_eq!(
+            granted(missing.clone(), Access::Write),
+            Some(folder.0.join("a"))
+        );
+        assert_eq!(granted(missing, Access::Read), None);
+        assert_eq!(granted("/no-such-folder/x".into(), Access::Write), None);
+        assert_eq!(granted("/".into(), Access::Write), Some("/".into()));
+    }
+
+    #[test]
+    fn places_that_confine_nothing_are_noted_where_they_matter() {
+        let place = |access| Place {
+            path: "/".into(),
+            access,
+            line: "\"root\" in x:1".to_owned(),
+        };
+        let noted = |level| {
+            let places = vec![place(Access::Read), place(Access::Write)];
+            let confined = Confinement {
+                level,
+                places,
+                ..Confinement::default()
+            };
+            confined.notes().count()
+        };
+        assert_eq!([Level::Off, Level::On, Level::Strict].map(noted), [0, 1, 2]);
+    }
 }

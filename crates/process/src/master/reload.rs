@@ -213,7 +213,9 @@ impl Master {
                     target = None;
                     let what = match wanted {
                         Wanted::Place(text) => text,
-                        Wanted::Programs => "the configuration runs programs".to_owned(),
+                        Wanted::Program(path) => {
+                            format!("the configuration runs \"{}\"", path.display())
+                        }
                     };
                     self.log.notice(format_args!(
                         "{what}, which the running worker process is confined from: starting a \
