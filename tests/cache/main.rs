@@ -11,6 +11,7 @@
 mod application;
 mod bad_input;
 mod lock;
+mod memory;
 mod numbers;
 mod operators;
 mod purge;
@@ -227,10 +228,15 @@ fn wait_for_entries(folder: &Path, count: usize) {
 
 /// Starts a server whose locations have a cache. `UP` in `lines` is the upstream's address.
 fn start(engine: &str, lines: &str, port: u16) -> Server {
+    start_with(engine, lines, "cache levels=1:2 keys_zone=one:1m", port)
+}
+
+/// The same with another line of `proxy_cache_path`.
+fn start_with(engine: &str, lines: &str, path: &str, port: u16) -> Server {
     let lines = lines.replace("UP", &format!("127.0.0.1:{port}"));
     let lines = format!(
         "add_header X-Cache $upstream_cache_status always;\n{lines}\n[http]\n
-         proxy_cache_path cache levels=1:2 keys_zone=one:1m;"
+         proxy_cache_path {path};"
     );
     Server::start(engine, &lines)
 }

@@ -118,7 +118,7 @@ fn is_stored(store: &DiskStore, number: usize) -> bool {
     opened.check_body(store).unwrap();
     let range = opened.body.clone();
     let mut read = vec![0; (range.end - range.start) as usize];
-    fs::File::from(opened.into_file())
+    fs::File::from(opened.into_file().unwrap())
         .read_exact_at(&mut read, range.start)
         .unwrap();
     assert!(read == body(number), "{number}");

@@ -274,7 +274,7 @@ fn open(store: &DiskStore, path: &str, id: Option<EntryId>) -> Result<(Opened, V
     let id = id.unwrap_or_else(|| EntryId::of(&[key.as_bytes()]));
     assert_eq!(store.lookup(&id, 0).presence, Presence::Present, "{path}");
     let opened = store.open_entry(&id, key.as_bytes(), 0)?;
-    let file = fs::File::from(opened.file.try_clone().unwrap());
+    let file = fs::File::from(opened.file.as_ref().unwrap().try_clone().unwrap());
     let mut body = vec![0; (opened.body.end - opened.body.start) as usize];
     file.read_exact_at(&mut body, opened.body.start).unwrap();
     Ok((opened, body))

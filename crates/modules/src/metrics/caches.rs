@@ -13,7 +13,7 @@ type Family = (
     fn(&CacheNumbers) -> u64,
 );
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 12] = [
     (
         "tidegate_cache_entries",
         "gauge",
@@ -61,6 +61,30 @@ const FAMILIES: [Family; 8] = [
         "counter",
         "Entries whose file was not what it should be.",
         |cache| cache.counts.wrong,
+    ),
+    (
+        "tidegate_cache_memory_bytes",
+        "gauge",
+        "Bytes that entries and their tables take in memory.",
+        |cache| cache.memory.bytes,
+    ),
+    (
+        "tidegate_cache_memory_entries",
+        "gauge",
+        "Entries that memory holds.",
+        |cache| cache.memory.entries,
+    ),
+    (
+        "tidegate_cache_memory_hits_total",
+        "counter",
+        "Entries that were given from memory.",
+        |cache| cache.memory.hits,
+    ),
+    (
+        "tidegate_cache_memory_evicted_total",
+        "counter",
+        "Entries that had to make room in memory.",
+        |cache| cache.memory.evicted,
     ),
 ];
 

@@ -123,7 +123,11 @@ impl Filler {
         self.id = id;
         self.turn = Some(Turn::begin(&self.store, &id));
         self.fill.begin(encoded.head.clone());
+        let announced = encoded.head.body_length;
         self.head = Some(encoded);
+        if announced.is_some_and(|length| self.is_too_long(length)) {
+            self.give_up();
+        }
         Ok(())
     }
 
@@ -137,14 +141,37 @@ impl Filler {
             self.checksum.update(&bytes);
             self.unwritten_length += bytes.len();
             self.unwritten.push(bytes.clone());
+            if self.is_too_long(self.length) {
+                self.give_up();
+            }
         }
         self.fill.push(bytes);
+    }
+
+    /// Whether a body is longer than memory takes, where entries lie in memory alone.
+    fn is_too_long(&self, length: u64) -> bool {
+        self.store.folder.is_none() && length > self.store.kept_max(None).unwrap_or(0)
+    }
+
+    /// The entry is not stored; its readers have what comes of it all the same.
+    fn give_up(&mut self) {
+        self.storing = Storing::Over;
+        self.unwritten.clear();
+        self.unwritten_length = 0;
+        self.release();
+        self.fill.note_unkept();
+    }
+
+    /// Whether no one has anything of what comes: the entry is not stored, and no one reads.
+    #[must_use]
+    pub fn is_pointless(&self) -> bool {
+        matches!(self.storing, Storing::Over) && self.fill.readers() == 0
     }
 
     /// Whether more should be read from the upstream.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.fill.held() < FILL_MEMORY_MAX
+        self.fill.held() <= FILL_MEMORY_MAX
     }
 
     /// Waits for [`Filler::has_room`] where nothing is written any more, so that readers alone make
@@ -172,11 +199,38 @@ impl Filler {
         Ok(())
     }
 
+    /// Stores an entry that has come whole, where entries lie in memory alone.
+    ///
+    /// # Errors
+    /// Why the entry is not stored.
+    pub fn commit_in_memory(&mut self, now: Millis) -> Result<(), StoreError> {
+        let is_ready = self.finished.is_some() && matches!(self.storing, Storing::Idle(_));
+        let Some(encoded) = self.head.as_mut().filter(|_| is_ready) else {
+            return Ok(());
+        };
+        if self.store.folder.is_some() {
+            return Ok(());
+        }
+        let head = encoded.finished(self.length, self.checksum.clone().finalize());
+        let names = Names::of(&encoded.head);
+        let parts: Vec<Bytes> = head.into_iter().chain(self.unwritten.drain()).collect();
+        let stored = self.store.commit_in_memory(
+            &self.id,
+            &parts,
+            names,
+            (&self.fetch, self.turn.as_deref()),
+            now,
+        );
+        self.give_up();
+        stored
+    }
+
     /// What is to be written now, on a thread that may wait.
     pub fn next_write(&mut self) -> Option<Write> {
         let Storing::Idle(temporary) = &mut self.storing else {
             return None;
         };
+        self.store.folder.as_ref()?;
         let is_ready = self.finished.is_some() || self.unwritten_length >= WRITE_MIN;
         let encoded = self.head.as_mut().filter(|_| is_ready)?;
         let body_start = encoded.body_start();
@@ -238,11 +292,7 @@ impl Filler {
                 Ok(stage)
             }
             Err(error) => {
-                self.storing = Storing::Over;
-                self.unwritten.clear();
-                self.unwritten_length = 0;
-                self.release();
-                self.fill.note_unkept();
+                self.give_up();
                 Err(error)
             }
         }
@@ -420,7 +470,7 @@ impl Write {
 
     fn create(&self) -> Result<Temporary, Failure> {
         let names = &self.store.temporaries;
-        let (name, file) = self.store.folder.create_temporary(self.id, names)?;
+        let (name, file) = self.store.folder()?.create_temporary(self.id, names)?;
         Ok(Temporary {
             store: Arc::clone(&self.store),
             name,
@@ -448,7 +498,8 @@ impl DiskStore {
             ..
         } = last;
         let id = temporary.name.id;
-        let blocks = self.folder.blocks(length);
+        let folder = self.folder()?;
+        let blocks = folder.blocks(length);
         let _file = self.lock_file(&id);
         if fetch.is_purged(&id, &names) {
             return Err(StoreError::Purged);
@@ -456,7 +507,7 @@ impl DiskStore {
         if turn.is_some_and(|turn| !turn.take()) {
             return Err(StoreError::Superseded);
         }
-        self.folder.rename(temporary.name)?;
+        folder.rename(temporary.name)?;
         temporary.is_renamed = true;
         self.forget_temporary(temporary.name);
         reserved.give(blocks);

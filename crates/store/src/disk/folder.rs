@@ -200,13 +200,24 @@ impl Folder {
 
     /// Opens an entry for reading if that needs no disk; nothing where it might.
     pub(super) fn open_entry_in_memory(&self, id: &EntryId) -> Option<Result<OwnedFd, Errno>> {
+        self.open_cached(id, READ)
+    }
+
+    /// What is known of an entry's file if that needs no disk; nothing where it might.
+    pub(super) fn stat_entry_in_memory(&self, id: &EntryId) -> Option<Result<Stat, Errno>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self.open_cached(id, flags)?;
+        Some(opened.and_then(|place| rustix::fs::fstat(&place)))
+    }
+
+    fn open_cached(&self, id: &EntryId, flags: OFlags) -> Option<Result<OwnedFd, Errno>> {
         if self.no_cached_open.load(Ordering::Relaxed) {
             return None;
         }
         let path = self.levels.path(id);
         let mode = Mode::empty();
         let cached = ResolveFlags::CACHED;
-        match rustix::fs::openat2(self.descriptor(), path.as_str(), READ, mode, cached) {
+        match rustix::fs::openat2(self.descriptor(), path.as_str(), flags, mode, cached) {
             Err(Errno::AGAIN) => None,
             Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
                 self.no_cached_open.store(true, Ordering::Relaxed);

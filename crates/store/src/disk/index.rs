@@ -379,6 +379,15 @@ impl Shard {
         (replaced, removed)
     }
 
+    /// Gives an entry another revision, since its times have been replaced.
+    pub(super) fn renew(&mut self, id: &EntryId) -> Option<u32> {
+        let at = self.find(id)?;
+        self.revision = self.revision.wrapping_add(1);
+        let revision = self.revision;
+        self.at_mut(at)?.revision = revision;
+        Some(revision)
+    }
+
     /// Notes that the file of a revision has been seen, and its names where they were not known.
     pub(super) fn note_seen(&mut self, id: &EntryId, names: Option<Names>) {
         let Some(at) = self.find(id) else { return };

@@ -113,7 +113,7 @@ impl Listing {
 
     /// Gives entries to `seen` until it says that these are enough, waiting for the disk.
     pub fn visit(&self, mut seen: impl FnMut(Listed) -> ControlFlow<()>) {
-        let mut walk = Walk::new(&self.folder);
+        let mut walk = Walk::new(Some(&self.folder));
         while let Some(found) = walk.step(&self.folder) {
             if let Some(Found::Entry(id)) = found
                 && let Ok(listed) = self.listed(id)

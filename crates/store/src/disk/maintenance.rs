@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use super::folder::Folder;
 use super::{DiskStore, Millis};
 
 /// What a step of maintenance has done.
@@ -30,7 +31,7 @@ impl DiskStore {
     ///
     /// Who does not own it serves and stores as well, but lets no entry go to make room.
     pub fn try_own(&self) -> bool {
-        let is_owner = self.folder.try_lock();
+        let is_owner = self.folder.as_ref().is_none_or(Folder::try_lock);
         self.is_owner.store(is_owner, Ordering::Relaxed);
         is_owner
     }
@@ -42,10 +43,13 @@ impl DiskStore {
     /// # Errors
     /// The folder is not there, and cannot be opened or made.
     pub fn keep_folder(&self) -> io::Result<Kept> {
-        if self.folder.is_linked()? {
+        let Some(folder) = &self.folder else {
+            return Ok(Kept::There);
+        };
+        if folder.is_linked()? {
             return Ok(Kept::There);
         }
-        self.folder.replace()?;
+        folder.replace()?;
         self.is_owner.store(false, Ordering::Relaxed);
         self.is_scanned.store(false, Ordering::Relaxed);
         for number in 0..self.index.shards() {

@@ -27,6 +27,7 @@ mod id;
 mod index;
 mod listing;
 mod maintenance;
+mod memory;
 mod nginx;
 mod open;
 mod order;
@@ -44,7 +45,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use base::hash::Set;
 use rustix::io::Errno;
@@ -57,6 +58,7 @@ pub use id::{EntryId, InvalidLevels, Levels};
 pub use index::ENTRY_SIZE;
 pub use listing::{Listed, Listing, NotListed};
 pub use maintenance::{Kept, Maintained};
+pub use memory::{MEMORY_ENTRY_MAX, MemoryCounts, MemorySettings};
 pub use open::{CHECKED_FIRST_MAX, LaterCheck, Miss, Opened};
 pub use purge::Purged;
 pub use saved::Loaded;
@@ -65,6 +67,7 @@ pub use scan::Scanner;
 use folder::Folder;
 use id::TemporaryName;
 use index::{Index, Removed, Stored};
+use memory::Memory;
 use order::Order;
 use purge::Purges;
 use room::Room;
@@ -95,7 +98,12 @@ pub struct Settings {
 /// See the module.
 #[derive(Debug)]
 pub struct DiskStore {
-    folder: Folder,
+    /// Of all stores of this process no other has it.
+    number: u64,
+    /// Nothing where all entries lie in memory.
+    folder: Option<Folder>,
+    /// Where there is or was memory for entries.
+    memory: OnceLock<Memory>,
     index: Index,
     room: Room,
     min_free: AtomicU64,
@@ -237,9 +245,18 @@ impl DiskStore {
     }
 
     fn with(folder: Folder, settings: &Settings) -> Arc<DiskStore> {
-        let store = DiskStore {
+        let store = DiskStore::of(Some(folder), settings.index_size);
+        store.set_bounds(settings.max_size, settings.min_free, settings.inactive);
+        Arc::new(store)
+    }
+
+    fn of(folder: Option<Folder>, index_size: usize) -> DiskStore {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        DiskStore {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             folder,
-            index: Index::new(settings.index_size),
+            memory: OnceLock::new(),
+            index: Index::new(index_size),
             room: Room::new(u64::MAX),
             min_free: AtomicU64::new(0),
             inactive: AtomicU64::new(0),
@@ -252,14 +269,36 @@ impl DiskStore {
             is_saved_whole: AtomicBool::new(false),
             saving: Mutex::default(),
             counters: Counters::default(),
-        };
-        store.set_bounds(settings.max_size, settings.min_free, settings.inactive);
-        Arc::new(store)
+        }
+    }
+
+    /// Its number: no other store of this process has, or has had, the same.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The folder, for what is only done where there is one.
+    fn folder(&self) -> Result<&Folder, Failure> {
+        let missing = Failure::of("openat()", Errno::NOENT);
+        self.folder.as_ref().ok_or(missing)
+    }
+
+    /// Bytes of a block; room is counted in blocks.
+    fn block_size(&self) -> u64 {
+        self.folder.as_ref().map_or(1, Folder::block_size)
+    }
+
+    /// How many blocks an entry of this length takes; in memory none.
+    fn blocks(&self, length: u64) -> u64 {
+        self.folder
+            .as_ref()
+            .map_or(0, |folder| folder.blocks(length))
     }
 
     /// Changes the bounds. What is above them goes with the next [`DiskStore::maintain`].
     pub fn set_bounds(&self, max_size: Option<u64>, min_free: u64, inactive: Millis) {
-        let blocks = max_size.map_or(u64::MAX / 2, |size| size / self.folder.block_size());
+        let blocks = max_size.map_or(u64::MAX / 2, |size| size / self.block_size());
         self.room.set_max(blocks);
         self.min_free.store(min_free, Ordering::Relaxed);
         self.inactive.store(inactive, Ordering::Relaxed);
@@ -345,12 +384,19 @@ impl DiskStore {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (mut entries, mut evicted) = (self.index.files() as u64, of(&self.counters.evicted));
+        if self.folder.is_none() {
+            // The index learns of what has made room in memory only when it is asked for.
+            let memory = self.memory_counts();
+            entries = memory.entries.min(entries);
+            evicted += memory.evicted;
+        }
         Counts {
-            entries: self.index.files() as u64,
-            bytes: self.room.used().saturating_mul(self.folder.block_size()),
+            entries,
+            bytes: self.room.used().saturating_mul(self.block_size()),
             fills: self.index.fills() as u64,
             stored: of(&self.counters.stored),
-            evicted: of(&self.counters.evicted),
+            evicted,
             expired: of(&self.counters.expired),
             gone: of(&self.counters.gone),
             wrong: of(&self.counters.wrong),
@@ -418,15 +464,17 @@ impl DiskStore {
     /// Unlinks an entry whose lock is held. The index forgets it even where that fails, so that it
     /// is not served again. Whether there was a file.
     fn try_remove_file(&self, id: &EntryId) -> Result<bool, Errno> {
-        let unlinked = self.folder.unlink_entry(id);
+        let unlinked = self.folder.as_ref().map(|folder| folder.unlink_entry(id));
         let removed = self.index.of(id).remove(id);
+        let was_in_memory = self.forget(id);
         if let Some(blocks) = removed.and_then(|removed| removed.blocks) {
             self.room.subtract(blocks);
         }
         match unlinked {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(error) => Err(error),
+            Some(Ok(())) => Ok(true),
+            Some(Err(Errno::NOENT | Errno::NOTDIR)) => Ok(false),
+            Some(Err(error)) => Err(error),
+            None => Ok(was_in_memory && removed.is_some()),
         }
     }
 

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use crc32fast::Hasher;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::folder::Folder;
 use super::head::{self, FIXED_LENGTH, Fault, Head, Origin, Parsed, Times};
 use super::id::EntryId;
 use super::index::{Expected, Names, Stored};
+use super::memory::Identity;
 use super::{DiskStore, Millis, folder};
 
 /// Bodies of up to so many bytes should be checked before their first use in a process, longer
@@ -62,11 +64,12 @@ impl From<Errno> for Miss {
 pub struct Opened {
     /// What it was stored with.
     pub head: Head,
-    /// Its file.
-    pub file: OwnedFd,
+    /// Its file; nothing where it has come from memory.
+    pub file: Option<OwnedFd>,
     /// Where the body lies in the file.
     pub body: Range<u64>,
-    /// What came of the body's beginning with the head; of a small entry all of it.
+    /// What came of the body's beginning with the head; of a small entry, and of one from memory,
+    /// all of it.
     pub first: Bytes,
     id: EntryId,
     /// The body's checksum, as long as it is not known to be right.
@@ -115,14 +118,20 @@ impl DiskStore {
         now: Millis,
     ) -> Option<Result<Opened, Miss>> {
         let expected = self.index.of(id).expected(id);
-        let file = match self.folder.open_entry_in_memory(id)? {
+        if let Some(recalled) = self.recall(id, key, expected, now) {
+            return Some(Ok(recalled));
+        }
+        let Some(folder) = &self.folder else {
+            return Some(Err(self.not_opened(id, expected, Errno::NOENT)));
+        };
+        let file = match folder.open_entry_in_memory(id)? {
             Ok(file) => file,
             Err(error) if is_no_file(error) => {
                 return Some(Err(self.drop_later(id, Fault::NoFile)));
             }
             Err(error) => return Some(Err(self.not_opened(id, expected, error))),
         };
-        match read(&file, key, expected, Reading::InMemory) {
+        match self.read(&file, key, expected, Reading::InMemory) {
             Ok(read) => Some(Ok(self.opened(id, file, read, expected, now))),
             Err(Unread::OnDisk) => None,
             Err(Unread::Failed(error)) => Some(Err(Miss::Failed(error.into()))),
@@ -136,15 +145,19 @@ impl DiskStore {
     /// See [`Miss`].
     pub fn open_entry(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
         let expected = self.index.of(id).expected(id);
-        let file = match self.folder.open_entry(id) {
+        let Some(folder) = &self.folder else {
+            let recalled = self.recall(id, key, expected, now);
+            return recalled.ok_or_else(|| self.not_opened(id, expected, Errno::NOENT));
+        };
+        let file = match folder.open_entry(id) {
             Ok(file) => file,
             Err(error) if is_no_file(error) => {
-                let inode = self.folder.stat_entry(id).ok().map(|stat| stat.st_ino);
+                let inode = folder.stat_entry(id).ok().map(|stat| stat.st_ino);
                 return Err(self.drop_now(id, Fault::NoFile, inode));
             }
             Err(error) => return Err(self.not_opened(id, expected, error)),
         };
-        match read(&file, key, expected, Reading::Waiting) {
+        match self.read(&file, key, expected, Reading::Waiting) {
             Ok(read) => Ok(self.opened(id, file, read, expected, now)),
             Err(Unread::OnDisk) => Err(Miss::Failed(Errno::AGAIN.into())),
             Err(Unread::Failed(error)) => Err(Miss::Failed(error.into())),
@@ -164,24 +177,39 @@ impl DiskStore {
         times: &Times,
         now: Millis,
     ) -> Result<(), Miss> {
+        let Some(folder) = &self.folder else {
+            return self.refresh_in_memory(id, key, times, now);
+        };
         // Two that refresh would write the same copy.
         let _file = self.lock_file(id);
-        let opened = self.open_locked(id, key, now)?;
-        let file = self.folder.open_entry_to_change(id)?;
+        let opened = self.open_locked(folder, id, key, now)?;
+        let file = folder.open_entry_to_change(id)?;
         let mut start = [0; FIXED_LENGTH];
         folder::read_all(&file, 0, &mut start)?;
-        if opened.head.origin == Origin::Nginx || inode(&file) != inode(&opened.file) {
+        if opened.head.origin == Origin::Nginx
+            || Some(inode(&file)) != opened.file.as_ref().map(inode)
+        {
             return Err(Miss::Failed(io::ErrorKind::Unsupported.into()));
         }
         let (at, bytes) = head::replace_times(&start, times).map_err(Miss::Wrong)?;
-        folder::write_all(&file, at, &[bytes]).map_err(|failure| Miss::Failed(failure.error()))
+        let written = folder::write_all(&file, at, &[bytes]);
+        // What has been read before must not be kept.
+        self.index.of(id).renew(id);
+        self.forget(id);
+        written.map_err(|failure| Miss::Failed(failure.error()))
     }
 
     /// Opens an entry whose file lock is held: what is wrong with it stays.
-    fn open_locked(&self, id: &EntryId, key: &[u8], now: Millis) -> Result<Opened, Miss> {
+    fn open_locked(
+        &self,
+        folder: &Folder,
+        id: &EntryId,
+        key: &[u8],
+        now: Millis,
+    ) -> Result<Opened, Miss> {
         let expected = self.index.of(id).expected(id);
-        let file = self.folder.open_entry(id)?;
-        let read = match read(&file, key, expected, Reading::Waiting) {
+        let file = folder.open_entry(id)?;
+        let read = match self.read(&file, key, expected, Reading::Waiting) {
             Ok(read) => read,
             Err(Unread::OnDisk) => return Err(Miss::Failed(Errno::AGAIN.into())),
             Err(Unread::Failed(error)) => return Err(error.into()),
@@ -215,11 +243,13 @@ impl DiskStore {
     ) -> Opened {
         let Read {
             parsed,
+            bytes,
             first,
             unchecked,
+            identity,
         } = read;
         let Parsed { head, body, .. } = parsed;
-        let blocks = self.folder.blocks(body.end);
+        let blocks = self.blocks(body.end);
         let is_as_expected = expected.is_some_and(|expected| {
             let is_news = unchecked.is_none() && !expected.is_checked;
             expected.blocks == blocks && !expected.is_incomplete && !is_news
@@ -234,9 +264,12 @@ impl DiskStore {
             };
             revision = self.note_found(id, stored, revision, now);
         }
+        if unchecked.is_none() && bytes.len() as u64 == body.end {
+            self.keep_read(id, revision, identity, bytes, now);
+        }
         Opened {
             head,
-            file,
+            file: Some(file),
             body,
             first,
             id: *id,
@@ -260,7 +293,8 @@ impl DiskStore {
     fn drop_now(&self, id: &EntryId, fault: Fault, inode: Option<u64>) -> Miss {
         self.counters.wrong.fetch_add(1, Ordering::Relaxed);
         let _file = self.lock_file(id);
-        let now = self.folder.stat_entry(id).ok().map(|stat| stat.st_ino);
+        let found = self.folder.as_ref().map(|folder| folder.stat_entry(id));
+        let now = found.and_then(Result::ok).map(|stat| stat.st_ino);
         if now == inode {
             self.remove_file(id);
         }
@@ -269,9 +303,36 @@ impl DiskStore {
 }
 
 impl Opened {
-    /// Its file alone.
+    /// One that has come from memory, whole and checked.
+    pub(super) fn recalled(
+        id: &EntryId,
+        revision: u32,
+        head: Head,
+        body: Range<u64>,
+        first: Bytes,
+    ) -> Opened {
+        Opened {
+            head,
+            file: None,
+            body,
+            first,
+            id: *id,
+            unchecked: None,
+            revision: Some(revision),
+        }
+    }
+
+    /// By what an entry that has come from memory is known again, as long as it is the same: its
+    /// id and its revision in this store.
     #[must_use]
-    pub fn into_file(self) -> OwnedFd {
+    pub fn version(&self) -> Option<(EntryId, u32)> {
+        let is_recalled = self.file.is_none();
+        Some((self.id, self.revision.filter(|_| is_recalled)?))
+    }
+
+    /// Its file alone, if it has not come from memory.
+    #[must_use]
+    pub fn into_file(self) -> Option<OwnedFd> {
         self.file
     }
 
@@ -286,12 +347,12 @@ impl Opened {
     /// # Errors
     /// The body is not what was stored: the entry has been dropped. Or it cannot be read.
     pub fn check_body(&mut self, store: &DiskStore) -> Result<(), Miss> {
-        let Some(checksum) = self.unchecked else {
+        let (Some(checksum), Some(file)) = (self.unchecked, &self.file) else {
             return Ok(());
         };
         let check = BodyCheck::of(self.body.clone(), checksum);
-        if let Err(fault) = check.run(&self.file)? {
-            return Err(store.drop_now(&self.id, fault, inode(&self.file)));
+        if let Err(fault) = check.run(file)? {
+            return Err(store.drop_now(&self.id, fault, inode(file)));
         }
         self.unchecked = None;
         if let Some(revision) = self.revision {
@@ -309,7 +370,10 @@ impl Opened {
         let (Some(checksum), Some(revision)) = (self.unchecked, self.revision) else {
             return Ok(None);
         };
-        let file = self.file.try_clone()?;
+        let Some(file) = &self.file else {
+            return Ok(None);
+        };
+        let file = file.try_clone()?;
         let is_first = store.index.of(&self.id).note_checked(&self.id, revision);
         Ok(is_first.then(|| LaterCheck {
             file,
@@ -381,22 +445,50 @@ fn inode(file: &OwnedFd) -> Option<u64> {
 /// What has been read of a file.
 struct Read {
     parsed: Parsed,
+    /// What was read, from the beginning of the file.
+    bytes: Bytes,
     /// The beginning of the body.
     first: Bytes,
     /// The body's checksum, as long as it is not known to be right.
     unchecked: Option<u32>,
+    /// What the file was before it was read, where it may be kept in memory.
+    identity: Option<Identity>,
 }
 
-/// Reads the head, and the body as far as that takes no second call. A body that comes as a whole
-/// is checked, unless this process knows it.
+impl DiskStore {
+    /// Reads the head, and the body as far as that takes no second call, or is to be kept in
+    /// memory.
+    fn read(
+        &self,
+        file: &OwnedFd,
+        key: &[u8],
+        expected: Option<Expected>,
+        reading: Reading,
+    ) -> Result<Read, Unread> {
+        let kept_max = self.kept_max(expected);
+        let stat = kept_max.map(|_| rustix::fs::fstat(file));
+        let stat = stat.transpose().map_err(Unread::Failed)?;
+        let identity = stat.as_ref().and_then(Identity::settled);
+        let whole_max = kept_max.filter(|_| identity.is_some()).unwrap_or(0);
+        let read = read(file, key, expected, reading, whole_max)?;
+        Ok(Read { identity, ..read })
+    }
+}
+
+/// Reads the head, and the body as far as that takes no second call, or is no longer than
+/// `whole_max`. A body that comes as a whole is checked, unless this process knows it.
 fn read(
     file: &OwnedFd,
     key: &[u8],
     expected: Option<Expected>,
     reading: Reading,
+    whole_max: u64,
 ) -> Result<Read, Unread> {
-    let (parsed, bytes) = read_head(file, key, expected, reading)?;
+    let (parsed, mut bytes) = read_head(file, key, expected, reading)?;
     let body = &parsed.body;
+    if bytes.len() as u64 != body.end && body.end - body.start <= whole_max {
+        bytes = read_rest(file, bytes, body.end, reading)?;
+    }
     let start = usize::try_from(body.start).unwrap_or(usize::MAX);
     let first = bytes.slice(start.min(bytes.len())..);
     let was_checked = expected.is_some_and(|expected| expected.is_checked);
@@ -409,9 +501,27 @@ fn read(
     }
     Ok(Read {
         parsed,
+        bytes,
         first,
         unchecked,
+        identity: None,
     })
+}
+
+/// Reads what follows `start` to the end of the file, which is there; in memory only if all of it
+/// is.
+fn read_rest(file: &OwnedFd, start: Bytes, end: u64, reading: Reading) -> Result<Bytes, Unread> {
+    let end = usize::try_from(end).unwrap_or(usize::MAX);
+    let mut whole = Vec::with_capacity(end);
+    whole.extend_from_slice(&start);
+    whole.resize(end, 0);
+    let rest = whole.get_mut(start.len()..).unwrap_or_default();
+    let missing = rest.len();
+    match read_some(file, start.len() as u64, rest, reading) {
+        Ok(count) if count == missing => Ok(whole.into()),
+        Ok(_) | Err(Unread::OnDisk) => Ok(start),
+        Err(unread) => Err(unread),
+    }
 }
 
 /// Reads the head; with it comes all that was read of the file.

@@ -242,7 +242,12 @@ impl DiskStore {
 
     /// The beginning of an entry's file, up to the end of its key or of its whole head.
     fn read_start(&self, id: &EntryId, is_whole: bool) -> Option<(Vec<u8>, u64)> {
-        let file = self.folder.open_entry(id).ok()?;
+        let Some(folder) = &self.folder else {
+            let image = self.image_in_memory(id)?;
+            let length = image.len() as u64;
+            return Some((image.into(), length));
+        };
+        let file = folder.open_entry(id).ok()?;
         let file_length = rustix::fs::fstat(&file).ok()?.st_size as u64;
         let mut start = vec![0; KEY_READ];
         let filled = folder::read_all(&file, 0, &mut start).ok()?;

@@ -89,7 +89,7 @@ impl DiskStore {
     /// For how long a file room is taken that is `length` bytes long and grows.
     pub(super) fn room_ahead(&self, length: u64) -> u64 {
         let part = self.room.max.load(Ordering::Relaxed) / STEP_PART;
-        let step = part.saturating_mul(self.folder.block_size()).min(STEP_MAX);
+        let step = part.saturating_mul(self.block_size()).min(STEP_MAX);
         length.checked_next_multiple_of(step).unwrap_or(length)
     }
 
@@ -114,20 +114,20 @@ impl DiskStore {
     /// Makes room for `needed` bytes beside those that are to stay free on the file system.
     pub(super) fn keep_free(&self, needed: u64) -> Result<(), StoreError> {
         let min_free = self.min_free.load(Ordering::Relaxed);
-        if min_free == 0 {
+        let Some(folder) = self.folder.as_ref().filter(|_| min_free > 0) else {
             return Ok(());
-        }
+        };
         let wanted = min_free.saturating_add(needed);
         let failed = |error: Errno| StoreError::io("fstatvfs()", error);
-        let mut free = self.folder.free().map_err(failed)?;
+        let mut free = folder.free().map_err(failed)?;
         while free < wanted {
-            let missing = self.folder.blocks(wanted - free);
+            let missing = self.blocks(wanted - free);
             let goal = self.room.used().saturating_sub(missing);
             while self.room.used() > goal && self.evict() {}
             if !self.unlink_doomed() {
                 return Err(StoreError::NoRoom);
             }
-            free = self.folder.free().map_err(failed)?;
+            free = folder.free().map_err(failed)?;
         }
         Ok(())
     }
@@ -150,7 +150,8 @@ impl DiskStore {
     pub(super) fn let_go(&self, removed: Removed, counter: &AtomicU64) {
         if let Some(blocks) = removed.blocks {
             self.room.subtract(blocks);
-            if self.is_owner() {
+            self.forget(&removed.id);
+            if self.is_owner() && self.folder.is_some() {
                 self.room.doom(Doomed::Entry(removed.id));
             }
             counter.fetch_add(1, Ordering::Relaxed);
@@ -160,6 +161,9 @@ impl DiskStore {
     /// Waits for the disk: unlinks what is doomed, also what another thread is about to. Whether
     /// there was anything.
     pub(super) fn unlink_doomed(&self) -> bool {
+        let Some(folder) = &self.folder else {
+            return false;
+        };
         if self.room.doomed_count.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -170,11 +174,11 @@ impl DiskStore {
                     let _file = self.lock_file(&id);
                     // What has been stored or found since is another entry's.
                     if self.index.of(&id).expected(&id).is_none() {
-                        let _ = self.folder.unlink_entry(&id);
+                        let _ = folder.unlink_entry(&id);
                     }
                 }
                 Doomed::Temporary(name) => {
-                    let _ = self.folder.unlink_temporary(name);
+                    let _ = folder.unlink_temporary(name);
                     lock(&self.temporaries).remove(&name);
                 }
             }
@@ -205,7 +209,7 @@ impl Reserved {
 
     /// Takes more, so that a file of so many bytes fits.
     pub(super) fn grow_to(&mut self, length: u64) -> Result<(), StoreError> {
-        let blocks = self.store.folder.blocks(length);
+        let blocks = self.store.blocks(length);
         if blocks > self.blocks {
             self.store.reserve(blocks - self.blocks)?;
             self.blocks = blocks;

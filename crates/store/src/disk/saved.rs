@@ -25,10 +25,10 @@ use std::time::SystemTime;
 use bytes::{Buf, BufMut, Bytes};
 use rustix::io::Errno;
 
-use super::folder::{Failure, Folder};
+use super::folder::{Failure, Folder, read_all, write_all};
 use super::id::{EntryId, Levels};
 use super::index::{Names, Saved};
-use super::{DiskStore, Millis, StoreError, folder};
+use super::{DiskStore, Millis, StoreError};
 
 const FOLDER: &str = "temp";
 const PATH: &str = "temp/index";
@@ -64,18 +64,21 @@ impl DiskStore {
     /// # Errors
     /// The folder or the disk refuses.
     pub fn save_index(&self, is_end: bool, now: Millis) -> Result<(), StoreError> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        self.folder.make_folder(FOLDER)?;
-        let file = self.folder.create_other(NEW_PATH)?;
+        folder.make_folder(FOLDER)?;
+        let file = folder.create_other(NEW_PATH)?;
         let mut at = 0;
         let mut write = |bytes: Vec<u8>| {
             let length = bytes.len() as u64;
-            folder::write_all(&file, at, &[bytes.into()])?;
+            write_all(&file, at, &[bytes.into()])?;
             at += length;
             Ok::<(), StoreError>(())
         };
         // As long as the folder has not been looked through, the index does not know all of it.
-        write(self.header(is_end && self.is_scanned()))?;
+        write(header(folder, is_end && self.is_scanned()))?;
         for number in 0..self.index.shards() {
             let saved = self.index.shard(number).saved();
             for records in saved.chunks(CHUNK_RECORDS) {
@@ -83,7 +86,7 @@ impl DiskStore {
             }
         }
         write(chunk(&[], now))?;
-        self.folder.rename_below(NEW_PATH, PATH)?;
+        folder.rename_below(NEW_PATH, PATH)?;
         let is_whole = is_end && self.is_scanned();
         self.is_saved_whole.store(is_whole, Ordering::Release);
         Ok(())
@@ -93,14 +96,11 @@ impl DiskStore {
     pub(super) fn note_change(&self) {
         if self.is_saved_whole.load(Ordering::Acquire)
             && self.is_saved_whole.swap(false, Ordering::AcqRel)
+            && let Some(folder) = &self.folder
         {
             // Where that fails the next process fetches it anew.
-            let _ = mark_incomplete(&self.folder);
+            let _ = mark_incomplete(folder);
         }
-    }
-
-    fn header(&self, is_orderly: bool) -> Vec<u8> {
-        header(&self.folder, is_orderly)
     }
 
     /// Reads the saved index, waiting for the disk. What is already known stays as it is.
@@ -110,18 +110,21 @@ impl DiskStore {
     /// # Errors
     /// The file cannot be read. That it is not there is none.
     pub fn load_index(&self, now: Millis) -> io::Result<Loaded> {
-        let file = match self.folder.open_other(PATH) {
+        let Some(folder) = &self.folder else {
+            return Ok(Loaded::default());
+        };
+        let file = match folder.open_other(PATH) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Loaded::default()),
             Err(error) => return Err(error.into()),
         };
         let mut file = BufReader::new(File::from(file));
-        let mut header = [0; HEADER_LENGTH];
-        if !read_exact(&mut file, &mut header)? {
+        let mut found = [0; HEADER_LENGTH];
+        if !read_exact(&mut file, &mut found)? {
             return Ok(Loaded::default());
         }
-        let was_orderly = header[..] == self.header(true);
-        if !was_orderly && header[..] != self.header(false) {
+        let was_orderly = found[..] == header(folder, true);
+        if !was_orderly && found[..] != header(folder, false) {
             return Ok(Loaded::default());
         }
         let mut saved = Vec::new();
@@ -143,8 +146,8 @@ impl DiskStore {
             self.is_scanned.store(true, Ordering::Relaxed);
         }
         // From now on the file is not of an orderly end: this process may be killed.
-        if was_orderly && let Ok(file) = self.folder.open_other_to_change(PATH) {
-            let _ = folder::write_all(&file, 0, &[Bytes::from(self.header(false))]);
+        if was_orderly && let Ok(file) = folder.open_other_to_change(PATH) {
+            let _ = write_all(&file, 0, &[Bytes::from(header(folder, false))]);
         }
         Ok(loaded)
     }
@@ -167,7 +170,7 @@ fn header(folder: &Folder, is_orderly: bool) -> Vec<u8> {
 pub(super) fn levels(folder: &Folder) -> Option<Levels> {
     let mut header = [0; HEADER_LENGTH];
     let file = folder.open_other(PATH).ok()?;
-    let filled = folder::read_all(&file, 0, &mut header).ok()?;
+    let filled = read_all(&file, 0, &mut header).ok()?;
     let (summed, checksum) = header.split_last_chunk::<4>()?;
     let is_whole = filled == HEADER_LENGTH && crc32fast::hash(summed).to_le_bytes() == *checksum;
     let rest = header.strip_prefix(MAGIC).filter(|_| is_whole)?;
@@ -204,7 +207,7 @@ pub(super) fn mark_incomplete(folder: &Folder) -> Result<(), Failure> {
     }
     let file = folder.open_other_to_change(PATH);
     let file = file.map_err(|error| Failure::of("openat()", error))?;
-    folder::write_all(&file, 0, &[Bytes::from(header(folder, false))])
+    write_all(&file, 0, &[Bytes::from(header(folder, false))])
 }
 
 /// Fills `memory`; false where the file ends before.

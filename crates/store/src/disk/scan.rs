@@ -28,9 +28,12 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn new(folder: &Folder) -> Walk {
+    /// Where there is no folder there is nothing to be found.
+    pub(super) fn new(folder: Option<&Folder>) -> Walk {
         let mut walk = Walk { open: Vec::new() };
-        walk.enter(folder, String::new());
+        if let Some(folder) = folder {
+            walk.enter(folder, String::new());
+        }
         walk
     }
 
@@ -88,17 +91,28 @@ impl DiskStore {
     /// ([`DiskStore::try_own`]) should.
     pub fn scanner(self: &Arc<Self>) -> Scanner {
         Scanner {
-            walk: Walk::new(&self.folder),
+            walk: Walk::new(self.folder.as_ref()),
             store: Arc::clone(self),
         }
     }
 
-    /// All entries of the folder with the lengths of their files, waiting for the disk.
+    /// All entries of the folder with the lengths of their files, waiting for the disk; where there
+    /// is none, those of the index.
     pub(super) fn visit_files(&self, mut seen: impl FnMut(EntryId, u64)) {
-        let mut walk = Walk::new(&self.folder);
-        while let Some(found) = walk.step(&self.folder) {
+        let Some(folder) = &self.folder else {
+            for number in 0..self.index.shards() {
+                let ids = self.index.shard(number).ids_of(|_| true);
+                for id in ids {
+                    let image = self.image_in_memory(&id);
+                    seen(id, image.map_or(0, |image| image.len() as u64));
+                }
+            }
+            return;
+        };
+        let mut walk = Walk::new(Some(folder));
+        while let Some(found) = walk.step(folder) {
             if let Some(Found::Entry(id)) = found
-                && let Ok(stat) = self.folder.stat_entry(&id)
+                && let Ok(stat) = folder.stat_entry(&id)
             {
                 seen(id, u64::try_from(stat.st_size).unwrap_or(0));
             }
@@ -109,10 +123,14 @@ impl DiskStore {
 impl Scanner {
     /// Looks at up to so many names, waiting for the disk. Whether there are more.
     pub fn step(&mut self, names_max: usize, now: Millis) -> bool {
+        let store = Arc::clone(&self.store);
+        let Some(folder) = &store.folder else {
+            return false;
+        };
         for _ in 0..names_max {
-            match self.walk.step(&self.store.folder) {
-                Some(Some(Found::Entry(id))) => self.note(&id, now),
-                Some(Some(Found::Temporary(name))) => self.remove_temporary(name),
+            match self.walk.step(folder) {
+                Some(Some(Found::Entry(id))) => self.note(folder, &id, now),
+                Some(Some(Found::Temporary(name))) => self.remove_temporary(folder, name),
                 Some(None) => {}
                 None => {
                     self.finish();
@@ -124,21 +142,19 @@ impl Scanner {
     }
 
     /// Adds what the index does not know.
-    fn note(&self, id: &EntryId, now: Millis) {
+    fn note(&self, folder: &Folder, id: &EntryId, now: Millis) {
         let store = &self.store;
         let expected = store.index.of(id).expected(id);
         if expected.is_some_and(|expected| !expected.is_remembered) {
             return;
         }
-        let Ok(stat) = store.folder.stat_entry(id) else {
+        let Ok(stat) = folder.stat_entry(id) else {
             return;
         };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return;
         }
-        let blocks = store
-            .folder
-            .blocks(u64::try_from(stat.st_size).unwrap_or(0));
+        let blocks = folder.blocks(u64::try_from(stat.st_size).unwrap_or(0));
         match expected {
             Some(expected) if expected.blocks == blocks => {
                 store.index.of(id).note_seen(id, None);
@@ -155,10 +171,10 @@ impl Scanner {
     }
 
     /// Unlinks what no fill of this process writes to.
-    fn remove_temporary(&self, name: TemporaryName) {
+    fn remove_temporary(&self, folder: &Folder, name: TemporaryName) {
         let is_ours = self.store.lock_temporaries().contains(&name);
         if !is_ours {
-            let _ = self.store.folder.unlink_temporary(name);
+            let _ = folder.unlink_temporary(name);
         }
     }
 

@@ -126,7 +126,12 @@ impl Lookup {
             return self.drop_entry();
         }
         let body = opened.body.clone();
-        fill::copy(request, self.outcome.zone(), (File::from(file), body), filler);
+        fill::copy(
+            request,
+            self.outcome.zone(),
+            (File::from(file), body),
+            filler,
+        );
     }
 
     /// Has the entry of this request removed.

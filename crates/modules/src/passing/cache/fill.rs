@@ -324,6 +324,8 @@ impl Fetch {
                     if let Err(fault) = self.filler.finish(now()) {
                         self.state = Fetching::Broken;
                         self.tell(Level::Warn, &format!("answer not stored: {fault}"));
+                    } else if let Err(error) = self.filler.commit_in_memory(now()) {
+                        self.tell_unstored(error);
                     }
                 }
                 Given::Broken(broken) => {
@@ -341,7 +343,7 @@ impl Fetch {
                 self.read(file, offset, length).await;
                 continue;
             }
-            if self.state == Fetching::Broken {
+            if self.state == Fetching::Broken || self.filler.is_pointless() {
                 return;
             }
             if self.writing.is_none()

@@ -36,13 +36,14 @@ pub(super) async fn serve(
     if let Some(step) = apply(request, rules, &opened.head, status, None)? {
         return Some(step);
     }
+    store.note_given(&opened);
     let body = if length == 0 {
         Body::Empty
     } else if opened.first.len() as u64 == length {
         Body::bytes(opened.first.clone())
     } else {
         let offset = opened.body.start;
-        Body::file(File::from(opened.into_file()), offset, length)
+        Body::file(File::from(opened.into_file()?), offset, length)
     };
     Some(Step::Respond(body))
 }

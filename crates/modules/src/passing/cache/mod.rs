@@ -22,6 +22,7 @@ mod freshness;
 mod hit;
 mod invalidation;
 mod lock;
+mod memory;
 pub(crate) mod numbers;
 mod purge;
 mod revalidation;

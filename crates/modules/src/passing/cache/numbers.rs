@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::request::Request;
-use store::disk::Counts;
+use store::disk::{Counts, MemoryCounts};
 
 use super::zone::CacheZone;
 use super::{CacheStatus, Zone};
@@ -112,6 +112,7 @@ pub(crate) struct CacheNumbers {
     /// Requests that wait for another's answer.
     pub(crate) waiting: u64,
     pub(crate) counts: Counts,
+    pub(crate) memory: MemoryCounts,
 }
 
 /// Those of the configuration that serves a request.
@@ -129,6 +130,7 @@ pub(crate) fn of(request: &Request) -> Vec<CacheNumbers> {
             }),
             waiting: of(&counters.waiting),
             counts: zone.state().counts(),
+            memory: zone.state().memory_counts(),
         })
     });
     caches.collect()

@@ -12,8 +12,9 @@ use framework::service::{Running, Service};
 use framework::zone::{Fact, Refused, State, Tell, Zone};
 use http::log;
 use rules::beside;
-use store::disk::{Counts, DiskStore, Kept, Levels, Settings};
+use store::disk::{Counts, DiskStore, Kept, Levels, MemoryCounts, MemorySettings, Settings};
 
+use super::memory;
 use super::now;
 use super::numbers::Counters;
 
@@ -31,7 +32,10 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct CachePath {
     /// The module that it is for: `proxy_`.
     pub(super) prefix: &'static str,
+    /// `memory:` and a name where there is no folder.
     path: PathBuf,
+    has_folder: bool,
+    memory: Option<MemorySettings>,
     levels: Levels,
     max_size: Option<u64>,
     min_free: u64,
@@ -93,7 +97,7 @@ pub(crate) struct CacheZone {
 impl CacheZone {
     /// The folder, opened when it is first asked for.
     pub(super) fn store(&self, settings: &CachePath) -> Option<&Arc<DiskStore>> {
-        let open = || match DiskStore::open(&settings.of_store(self.size)) {
+        let open = || match settings.open(self.size) {
             Ok(store) => Some(store),
             Err(error) => {
                 let (path, error) = (settings.path.display(), log::Errno(&error));
@@ -116,6 +120,12 @@ impl CacheZone {
     pub(super) fn counts(&self) -> Counts {
         let store = self.store.get().and_then(Option::as_ref);
         store.map(|store| store.counts()).unwrap_or_default()
+    }
+
+    /// What its memory holds.
+    pub(super) fn memory_counts(&self) -> MemoryCounts {
+        let store = self.store.get().and_then(Option::as_ref);
+        store.map(|store| store.memory_counts()).unwrap_or_default()
     }
 }
 
@@ -167,10 +177,33 @@ impl State for CacheZone {
         tell("stored", Fact::Number(counts.stored));
         tell("evicted", Fact::Number(counts.evicted));
         tell("expired", Fact::Number(counts.expired));
+        if settings.memory.is_some() {
+            let memory = store.memory_counts();
+            tell("memory_size", Fact::Number(memory.limit));
+            tell("memory_bytes", Fact::Number(memory.bytes));
+            tell("memory_entries", Fact::Number(memory.entries));
+            tell("memory_hits", Fact::Number(memory.hits));
+            tell("memory_evicted", Fact::Number(memory.evicted));
+        }
     }
 }
 
 impl CachePath {
+    /// Opens the folder, or makes a store in memory.
+    fn open(&self, size: u64) -> std::io::Result<Arc<DiskStore>> {
+        let settings = self.of_store(size);
+        if let Some(memory) = self.memory.filter(|_| !self.has_folder) {
+            return Ok(DiskStore::in_memory(
+                settings.index_size,
+                settings.inactive,
+                memory,
+            ));
+        }
+        let store = DiskStore::open(&settings)?;
+        store.set_memory(self.memory, now());
+        Ok(store)
+    }
+
     fn of_store(&self, size: u64) -> Settings {
         Settings {
             path: self.path.clone(),
@@ -217,7 +250,9 @@ fn declare(compiler: &Compiler<'_>, line: &Line, prefix: &'static str) -> Result
     let read = read(line)?;
     let mut settings = read.settings;
     settings.prefix = prefix;
-    settings.path = compiler.directory(&settings.path);
+    if settings.has_folder {
+        settings.path = compiler.directory(&settings.path);
+    }
     let declared = compiler.registry::<Declared>();
     let mut declared = declared.borrow_mut();
     let path_of = |zone: &Arc<Zone<CacheZone>>| zone.settings().path == settings.path;
@@ -254,9 +289,12 @@ struct Read {
 fn read(line: &Line) -> Result<Read, Fault> {
     let path = line.argument(0);
     let mut zone = None;
+    let mut written = memory::Written::of_path(path)?;
     let mut settings = CachePath {
         prefix: "",
         path: path_of(path),
+        has_folder: !written.is_alone,
+        memory: None,
         levels: Levels::default(),
         max_size: None,
         min_free: 0,
@@ -269,6 +307,10 @@ fn read(line: &Line) -> Result<Read, Fault> {
         let Some((name, value)) = text.split_once('=') else {
             return Err(Fault::invalid_parameter(word));
         };
+        written.refuse_about_files(word, name)?;
+        if written.read(word, name, value)? {
+            continue;
+        }
         let invalid = || Fault::at(word, format!("invalid {name} value \"{text}\""));
         let number = || {
             let number = parse::number_of(value.as_bytes());
@@ -319,6 +361,7 @@ fn read(line: &Line) -> Result<Read, Fault> {
         let text = format!("\"{name}\" must have \"keys_zone\" parameter");
         return Err(Fault::new(text));
     };
+    settings.memory = written.settings(&line.name.text())?;
     Ok(Read {
         name,
         size,
@@ -378,6 +421,7 @@ impl Service for Keeper {
         let store = Arc::clone(zone.state().store(&settings)?);
         let inactive = milliseconds(settings.inactive);
         store.set_bounds(settings.max_size, settings.min_free, inactive);
+        store.set_memory(settings.memory, now());
         let number = 1 + zone.state().keepers.fetch_add(1, Ordering::AcqRel);
         drop(before);
         let at_end = AtEnd {

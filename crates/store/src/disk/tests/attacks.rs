@@ -258,7 +258,15 @@ fn storing_reading_and_purging_at_once_stays_right() {
                         store.purge(&id(&key)).unwrap();
                     }
                     _ => {
-                        let path = files.join(store.folder.levels().path(&id(&key)).as_str());
+                        let path = files.join(
+                            store
+                                .folder
+                                .as_ref()
+                                .unwrap()
+                                .levels()
+                                .path(&id(&key))
+                                .as_str(),
+                        );
                         if let Ok(file) = fs::OpenOptions::new().write(true).open(path) {
                             file.write_all_at(b"flipped", 40).unwrap();
                         }

@@ -14,6 +14,7 @@ use super::*;
 
 mod attacks;
 mod filling;
+mod memory;
 mod sharing;
 
 /// A folder that goes with the test.
@@ -146,7 +147,7 @@ fn body(store: &DiskStore, key: &str, now: Millis) -> Result<Vec<u8>, Miss> {
     assert_eq!(opened.head.key, key.as_bytes());
     let mut body = vec![0; (range.end - range.start) as usize];
     let first = opened.first.clone();
-    fs::File::from(opened.into_file())
+    fs::File::from(opened.into_file().unwrap())
         .read_exact_at(&mut body, range.start)
         .unwrap();
     assert!(body.starts_with(&first));
@@ -163,7 +164,15 @@ fn what_is_stored_is_found_at_nginxs_path() {
     let store = folder.store();
     assert_eq!(presence(&store, "a"), Presence::Absent);
     put(&store, "a", b"body", 0);
-    let path = folder.0.join(store.folder.levels().path(&id("a")).as_str());
+    let path = folder.0.join(
+        store
+            .folder
+            .as_ref()
+            .unwrap()
+            .levels()
+            .path(&id("a"))
+            .as_str(),
+    );
     assert_eq!(folder.files(), std::slice::from_ref(&path));
     assert!(path.starts_with(folder.0.join("1/66")), "md5 ends in 661");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
@@ -267,7 +276,7 @@ fn entry_replaces_the_one_before() {
     // Who reads the former goes on.
     let mut read = vec![0; 100_000];
     let start = before.body.start;
-    fs::File::from(before.into_file())
+    fs::File::from(before.into_file().unwrap())
         .read_exact_at(&mut read, start)
         .unwrap();
     assert!(read == bytes(1, 100_000));
@@ -632,7 +641,18 @@ fn index_is_known_after_an_orderly_end() {
     assert_eq!(presence(&store, "x"), Presence::Unknown);
     assert_eq!(store.counts().bytes, 100 * 4096);
     // Ages go on where they were.
-    fs::remove_file(folder.0.join(store.folder.levels().path(&id("7")).as_str())).unwrap();
+    fs::remove_file(
+        folder.0.join(
+            store
+                .folder
+                .as_ref()
+                .unwrap()
+                .levels()
+                .path(&id("7"))
+                .as_str(),
+        ),
+    )
+    .unwrap();
     let mut scanner = store.scanner();
     while scanner.step(10, 30_000) {}
     assert_eq!(presence(&store, "x"), Presence::Absent);

@@ -224,7 +224,17 @@ fn what_is_wrong_with_an_entry_is_listed() {
     for key in ["body", "cut", "head", "other"] {
         put(&store, key, &[b'x'; 5000], 0);
     }
-    let path = |key: &str| folder.0.join(store.folder.levels().path(&id(key)).as_str());
+    let path = |key: &str| {
+        folder.0.join(
+            store
+                .folder
+                .as_ref()
+                .unwrap()
+                .levels()
+                .path(&id(key))
+                .as_str(),
+        )
+    };
     let flip = |key: &str, at: usize| {
         let mut bytes = fs::read(path(key)).unwrap();
         bytes[at] ^= 1;

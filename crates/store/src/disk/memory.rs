@@ -1,0 +1,439 @@
+//! Entries in memory: in front of their files, or in the place of them.
+//!
+//! What is kept of an entry is its file as it stands on the disk, head and body. With it stands
+//! the revision that the index had of it: what has been replaced, purged, evicted or refreshed by
+//! this process has another one, or none, and is never given again. In front of a file also stands
+//! what the file was before it was read. The file is looked at for each use, without being opened,
+//! so that what others change or unlink is given no longer than it would be from the disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use rustix::fs::Stat;
+use rustix::time::ClockId;
+
+use super::head::{self, Fault, HEAD_LENGTH_MAX, Times};
+use super::id::EntryId;
+use super::index::{Expected, Names, Stored};
+use super::open::{Miss, Opened};
+use super::order::Turn;
+use super::purge::Fetch;
+use super::{DiskStore, FILL_MEMORY_MAX, Millis, StoreError};
+use crate::{Cas, Change, Content, Item, Large, Outcome, Seconds, Store, Write};
+
+/// Longest body that may lie in memory, whatever the settings say: one that is to lie there alone
+/// is in memory while it is filled.
+pub const MEMORY_ENTRY_MAX: usize = FILL_MEMORY_MAX;
+
+/// How long a file's name counts as one that the kernel has in memory, after it was last looked at.
+const WARM: Seconds = 10;
+
+/// How long ago a file must have changed, so that another change would give it another time: where
+/// the file system counts parts of a second, and where it does not. In nanoseconds.
+const SETTLED: i128 = 100_000_000;
+const SETTLED_COARSE: i128 = 2_000_000_000;
+
+/// How much memory there is for entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// Bytes that entries and their tables may occupy.
+    pub limit: usize,
+    /// Longest body, of at most [`MEMORY_ENTRY_MAX`] bytes.
+    pub entry_max: usize,
+}
+
+/// What memory holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCounts {
+    /// Bytes that it may occupy.
+    pub limit: u64,
+    /// Bytes that it occupies.
+    pub bytes: u64,
+    /// Entries in it.
+    pub entries: u64,
+    /// Entries that were given from it.
+    pub hits: u64,
+    /// Entries that had to make room in it.
+    pub evicted: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Memory {
+    store: Store,
+    entry_max: AtomicUsize,
+    hits: AtomicU64,
+}
+
+/// What a file must still be for its copy to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity([u8; IDENTITY]);
+
+/// Inode, size, and the times of the last changes of content and inode.
+const IDENTITY: usize = 8 + 8 + 12 + 12;
+
+impl Identity {
+    /// That of a file, unless it was changed so lately that its times might not tell another
+    /// change.
+    #[expect(
+        clippy::cast_possible_wrap,
+        reason = "some platforms have other types here"
+    )]
+    pub(super) fn settled(stat: &Stat) -> Option<Identity> {
+        let now = rustix::time::clock_gettime(ClockId::Realtime);
+        let nanoseconds =
+            |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
+        let now = nanoseconds(now.tv_sec, now.tv_nsec);
+        let changed = nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64);
+        let is_coarse = stat.st_ctime_nsec == 0;
+        let settled = if is_coarse { SETTLED_COARSE } else { SETTLED };
+        (now - changed >= settled).then(|| Identity::of(stat))
+    }
+
+    fn of(stat: &Stat) -> Identity {
+        let mut bytes = [0; IDENTITY];
+        let parts = [
+            &stat.st_ino.to_le_bytes()[..],
+            &stat.st_size.to_le_bytes(),
+            &stat.st_mtime.to_le_bytes(),
+            &(stat.st_mtime_nsec as u32).to_le_bytes(),
+            &stat.st_ctime.to_le_bytes(),
+            &(stat.st_ctime_nsec as u32).to_le_bytes(),
+        ];
+        let all = parts.into_iter().flatten();
+        bytes
+            .iter_mut()
+            .zip(all)
+            .for_each(|(byte, part)| *byte = *part);
+        Identity(bytes)
+    }
+}
+
+/// What memory has of an entry.
+struct Kept {
+    /// Nothing where there is no file.
+    identity: Option<Identity>,
+    /// The file.
+    file: Bytes,
+    /// Whether the file's name was looked at a moment ago.
+    is_warm: bool,
+}
+
+fn seconds(now: Millis) -> Seconds {
+    Seconds::try_from(now / 1000).unwrap_or(Seconds::MAX)
+}
+
+impl Memory {
+    pub(super) fn new(settings: MemorySettings) -> Memory {
+        let entry_max = settings.entry_max.min(MEMORY_ENTRY_MAX);
+        let store = Store::new(crate::Settings {
+            limit: settings.limit,
+            value_max: entry_max,
+            evicts: true,
+        });
+        Memory {
+            store,
+            entry_max: AtomicUsize::new(entry_max),
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    fn set(&self, settings: MemorySettings, now: Millis) {
+        let entry_max = settings.entry_max.min(MEMORY_ENTRY_MAX);
+        self.entry_max.store(entry_max, Ordering::Relaxed);
+        self.store.set_limit(settings.limit, seconds(now));
+    }
+
+    /// Longest body that is kept.
+    pub(super) fn entry_max(&self) -> usize {
+        self.entry_max.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn counts(&self) -> MemoryCounts {
+        let counts = self.store.counts();
+        MemoryCounts {
+            limit: counts.limit as u64,
+            bytes: counts.occupied as u64,
+            entries: counts.objects,
+            hits: self.hits.load(Ordering::Relaxed),
+            evicted: counts.evicted,
+        }
+    }
+
+    /// What there is of an entry in this revision.
+    fn get(&self, id: &EntryId, revision: u32, is_before_file: bool, now: Millis) -> Option<Kept> {
+        let at = seconds(now);
+        let read = |item: Item<'_>| {
+            if item.flags != revision {
+                return None;
+            }
+            let bytes = item.value.lent();
+            let bytes = bytes.unwrap_or_else(|| Bytes::copy_from_slice(item.value.bytes()));
+            Some((bytes, at.saturating_sub(item.used) <= WARM))
+        };
+        let Some((mut file, is_warm)) = self.store.get(&id.0, at, read)? else {
+            self.remove(id, now);
+            return None;
+        };
+        let identity = if is_before_file {
+            let identity = *file.first_chunk()?;
+            let _ = file.split_to(IDENTITY);
+            Some(Identity(identity))
+        } else {
+            None
+        };
+        Some(Kept {
+            identity,
+            file,
+            is_warm,
+        })
+    }
+
+    /// Keeps an entry in this revision, in the place of what there was of it. Whether there was
+    /// room.
+    fn put(&self, id: &EntryId, revision: u32, image: Image, now: Millis) -> bool {
+        let small;
+        let content = match image {
+            Image::Small(bytes) => {
+                small = bytes;
+                Content::Copied(&small)
+            }
+            Image::Large(large) => Content::Given(large),
+        };
+        let write = Write {
+            content,
+            flags: revision,
+            expires: None,
+            cas: Cas::Next,
+            marks: 0,
+        };
+        let written = |_: Option<Item<'_>>| Change::Write(write);
+        let outcome = self.store.update(&id.0, seconds(now), written);
+        matches!(outcome, Outcome::Stored(_))
+    }
+
+    /// What is to be kept of a file that consists of these parts.
+    fn image(&self, id: &EntryId, identity: Option<Identity>, parts: &[Bytes]) -> Image {
+        let identity = identity.as_ref().map_or(&[][..], |identity| &identity.0);
+        let length = identity.len() + parts.iter().map(Bytes::len).sum::<usize>();
+        let parts = parts.iter().map(|part| &part[..]);
+        let parts = std::iter::once(identity).chain(parts);
+        if length + id.0.len() < self.store.extent_min() {
+            let mut small = Vec::with_capacity(length);
+            parts.for_each(|part| small.extend_from_slice(part));
+            return Image::Small(small);
+        }
+        let mut large = Large::new(&id.0, length);
+        parts.for_each(|part| large.extend(part));
+        Image::Large(large)
+    }
+
+    fn remove(&self, id: &EntryId, now: Millis) -> bool {
+        self.store.remove(&id.0, seconds(now))
+    }
+}
+
+/// What memory is to have of an entry.
+enum Image {
+    Small(Vec<u8>),
+    Large(Large),
+}
+
+impl DiskStore {
+    /// A store without a folder: what is not in memory is not there. It takes `index_size` bytes
+    /// beside those of the settings, [`super::ENTRY_SIZE`] an entry.
+    #[must_use]
+    pub fn in_memory(
+        index_size: usize,
+        inactive: Millis,
+        settings: MemorySettings,
+    ) -> Arc<DiskStore> {
+        let store = DiskStore::of(None, index_size);
+        store.set_bounds(None, 0, inactive);
+        store.is_scanned.store(true, Ordering::Relaxed);
+        store.is_owner.store(true, Ordering::Relaxed);
+        store.set_memory(Some(settings), 0);
+        Arc::new(store)
+    }
+
+    /// Changes how much memory there is for entries; without settings none are kept there.
+    pub fn set_memory(&self, settings: Option<MemorySettings>, now: Millis) {
+        match (self.memory.get(), settings) {
+            (Some(memory), settings) => {
+                let none = MemorySettings {
+                    limit: 0,
+                    entry_max: 0,
+                };
+                memory.set(settings.unwrap_or(none), now);
+            }
+            (None, Some(settings)) => {
+                self.memory.get_or_init(|| Memory::new(settings));
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// What memory holds and has done.
+    #[must_use]
+    pub fn memory_counts(&self) -> MemoryCounts {
+        let memory = self.memory.get();
+        memory.map(Memory::counts).unwrap_or_default()
+    }
+
+    /// Longest body of an entry that is worth being read as a whole, to be kept in memory.
+    pub(super) fn kept_max(&self, expected: Option<Expected>) -> Option<u64> {
+        let max = self.memory.get()?.entry_max() as u64;
+        let blocks = expected.map_or(0, |expected| expected.blocks);
+        let length = blocks.saturating_mul(self.block_size());
+        (max > 0 && length <= max + HEAD_LENGTH_MAX as u64).then_some(max)
+    }
+
+    /// The entry from memory, if it has it and its file is what it was.
+    pub(super) fn recall(
+        &self,
+        id: &EntryId,
+        key: &[u8],
+        expected: Option<Expected>,
+        now: Millis,
+    ) -> Option<Opened> {
+        let memory = self.memory.get()?;
+        let revision = expected?.revision;
+        let kept = memory.get(id, revision, self.folder.is_some(), now)?;
+        if let Some(folder) = &self.folder {
+            let found = if kept.is_warm {
+                folder.stat_entry(id)
+            } else {
+                folder.stat_entry_in_memory(id)?
+            };
+            let identity = found.ok().map(|stat| Identity::of(&stat));
+            if identity != kept.identity {
+                memory.remove(id, now);
+                return None;
+            }
+        }
+        // An entry of another key is the disk's to tell of.
+        let parsed = head::parse(&kept.file, key, kept.file.len() as u64).ok()?;
+        let start = usize::try_from(parsed.body.start).ok()?;
+        let first = kept.file.slice(start.min(kept.file.len())..);
+        Some(Opened::recalled(
+            id,
+            revision,
+            parsed.head,
+            parsed.body,
+            first,
+        ))
+    }
+
+    /// Counts an entry that is given, if it has come from memory.
+    pub fn note_given(&self, opened: &Opened) {
+        if let (None, Some(memory)) = (&opened.file, self.memory.get()) {
+            memory.hits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps in memory what has been read of a file that was this before.
+    pub(super) fn keep_read(
+        &self,
+        id: &EntryId,
+        revision: Option<u32>,
+        identity: Option<Identity>,
+        file: Bytes,
+        now: Millis,
+    ) {
+        if let (Some(memory), Some(revision)) = (self.memory.get(), revision)
+            && identity.is_some()
+        {
+            let image = memory.image(id, identity, &[file]);
+            memory.put(id, revision, image, now);
+        }
+    }
+
+    /// Forgets what memory has of an entry. Whether it had anything.
+    pub(super) fn forget(&self, id: &EntryId) -> bool {
+        let memory = self.memory.get();
+        memory.is_some_and(|memory| memory.remove(id, 0))
+    }
+
+    /// Makes what has been fetched the entry, in memory alone.
+    pub(super) fn commit_in_memory(
+        &self,
+        id: &EntryId,
+        parts: &[Bytes],
+        names: Names,
+        (fetch, turn): (&Fetch, Option<&Turn>),
+        now: Millis,
+    ) -> Result<(), StoreError> {
+        let memory = self.memory.get().ok_or(StoreError::NoRoom)?;
+        let image = memory.image(id, None, parts);
+        if fetch.is_purged(id, &names) {
+            return Err(StoreError::Purged);
+        }
+        if turn.is_some_and(|turn| !turn.take()) {
+            return Err(StoreError::Superseded);
+        }
+        let stored = Stored {
+            blocks: 0,
+            names: Some(names.clone()),
+            is_checked: true,
+            is_remembered: false,
+        };
+        // Who finds the one must find the other.
+        let mut shard = self.index.of(id);
+        let (_, removed) = shard.insert(id, stored, now);
+        let expected = shard.expected(id);
+        let has_room = expected.is_some_and(|it| memory.put(id, it.revision, image, now));
+        if !has_room {
+            shard.remove(id);
+        }
+        drop(shard);
+        self.make_way(removed);
+        if !has_room {
+            return Err(StoreError::NoRoom);
+        }
+        self.counters.stored.fetch_add(1, Ordering::Relaxed);
+        // A purge that looked through the index meanwhile may have missed it.
+        if fetch.is_purged(id, &names) {
+            self.remove_file(id);
+            return Err(StoreError::Purged);
+        }
+        Ok(())
+    }
+
+    /// Replaces the times of an entry that lies in memory alone.
+    pub(super) fn refresh_in_memory(
+        &self,
+        id: &EntryId,
+        key: &[u8],
+        times: &Times,
+        now: Millis,
+    ) -> Result<(), Miss> {
+        let memory = self.memory.get().ok_or(Miss::Gone)?;
+        let mut shard = self.index.of(id);
+        let expected = shard.expected(id).ok_or(Miss::Gone)?;
+        let kept = memory.get(id, expected.revision, false, now);
+        let mut file = kept.ok_or(Miss::Gone)?.file.to_vec();
+        if head::key_of(&file) != Some(key) {
+            return Err(Miss::Wrong(Fault::Key));
+        }
+        let (at, new) = head::replace_times(&file, times).map_err(Miss::Wrong)?;
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let place = file
+            .get_mut(at..)
+            .and_then(|rest| rest.get_mut(..new.len()));
+        place
+            .ok_or(Miss::Wrong(Fault::Short))?
+            .copy_from_slice(&new);
+        let image = memory.image(id, None, &[file.into()]);
+        match shard.renew(id) {
+            Some(revision) if memory.put(id, revision, image, now) => Ok(()),
+            _ => Err(Miss::Gone),
+        }
+    }
+
+    /// The file of an entry that lies in memory alone, for those who look through all.
+    pub(super) fn image_in_memory(&self, id: &EntryId) -> Option<Bytes> {
+        let read = |item: Item<'_>| Bytes::copy_from_slice(item.value.bytes());
+        self.memory.get()?.store.peek(&id.0, 0, read)
+    }
+}

@@ -1,0 +1,332 @@
+//! Memory in front of files, and in the place of them.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const MEMORY: MemorySettings = MemorySettings {
+    limit: 1 << 20,
+    entry_max: 64 * 1024,
+};
+
+/// A store with a folder, and memory in front of it.
+fn in_front(folder: &TestFolder) -> Arc<DiskStore> {
+    let store = folder.store();
+    store.set_memory(Some(MEMORY), 0);
+    store
+}
+
+fn alone() -> Arc<DiskStore> {
+    DiskStore::in_memory(1 << 20, 10_000, MEMORY)
+}
+
+/// An entry without its file being opened; nothing where memory does not have it.
+fn recalled(store: &DiskStore, key: &str, now: Millis) -> Option<Opened> {
+    let opened = store.open_in_memory(&id(key), key.as_bytes(), now)?.ok()?;
+    opened.file.is_none().then_some(opened)
+}
+
+/// Reads an entry until memory has it: a file that has just been written is not kept.
+fn warm(store: &DiskStore, key: &str) {
+    let begun = Instant::now();
+    while recalled(store, key, 0).is_none() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{key} is not kept"
+        );
+        store.open_entry(&id(key), key.as_bytes(), 0).unwrap();
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Stores an entry in memory alone.
+fn put_alone(store: &Arc<DiskStore>, key: &str, body: &[u8]) -> Result<(), StoreError> {
+    let mut filler = store.filler(&id(key));
+    filler.begin(id(key), new_head(key)).unwrap();
+    for piece in body.chunks(10_000) {
+        filler.push(Bytes::copy_from_slice(piece));
+        assert!(filler.next_write().is_none());
+    }
+    filler.finish(0).unwrap();
+    filler.commit_in_memory(0)
+}
+
+fn path(folder: &TestFolder, key: &str) -> PathBuf {
+    let levels: Levels = "1:2".parse().unwrap();
+    folder.0.join(levels.path(&id(key)).as_str())
+}
+
+#[test]
+fn what_was_read_is_given_from_memory() {
+    let folder = TestFolder::new();
+    let store = in_front(&folder);
+    for length in [0, 1, 1000, 15_000, 20_000, 64 * 1024] {
+        let (key, stored) = (format!("{length}"), bytes(3, length));
+        put(&store, &key, &stored, 0);
+        warm(&store, &key);
+        let opened = recalled(&store, &key, 0).unwrap();
+        assert!(opened.file.is_none() && !opened.is_unchecked());
+        assert_eq!(opened.first, stored, "{length}");
+        assert_eq!(opened.head.text, "head");
+        store.note_given(&opened);
+    }
+    // What is longer comes from the disk, and so does what another key asks for.
+    put(&store, "long", &bytes(3, 64 * 1024 + 1), 0);
+    thread::sleep(Duration::from_millis(150));
+    for _ in 0..2 {
+        let opened = store.open_entry(&id("long"), b"long", 0).unwrap();
+        assert!(opened.file.is_some());
+    }
+    assert!(recalled(&store, "long", 0).is_none());
+    let other = store.open_in_memory(&id("1"), b"other", 0);
+    assert!(matches!(other, Some(Err(Miss::Wrong(Fault::Key)))));
+    let counts = store.memory_counts();
+    assert!(counts.bytes > 100_000 && counts.bytes <= counts.limit);
+    assert_eq!((counts.entries, counts.hits), (6, 6));
+}
+
+#[test]
+fn what_others_change_or_unlink_is_not_given_from_memory() {
+    let folder = TestFolder::new();
+    let store = in_front(&folder);
+    for key in ["unlinked", "replaced", "changed", "touched"] {
+        put(&store, key, b"before", 0);
+    }
+    for key in ["unlinked", "replaced", "changed", "touched"] {
+        warm(&store, key);
+    }
+    fs::remove_file(path(&folder, "unlinked")).unwrap();
+    assert!(matches!(body(&store, "unlinked", 0), Err(Miss::Gone)));
+    assert!(recalled(&store, "unlinked", 0).is_none());
+
+    // By another process, with the same length.
+    let other = folder.store();
+    put(&other, "replaced", b"after!", 0);
+    assert!(recalled(&store, "replaced", 0).is_none());
+    warm(&store, "replaced");
+    assert_eq!(recalled(&store, "replaced", 0).unwrap().first, "after!");
+
+    // In place; a file of an entry that is not unlinked first.
+    let changed = path(&folder, "changed");
+    let mut file = fs::read(&changed).unwrap();
+    *file.last_mut().unwrap() ^= 1;
+    fs::write(&changed, &file).unwrap();
+    assert!(recalled(&store, "changed", 0).is_none());
+
+    // Its times were replaced.
+    let times = Times {
+        valid_until: 5,
+        ..Times::default()
+    };
+    let key = b"touched";
+    other.refresh(&id("touched"), key, &times, 0).unwrap();
+    assert!(recalled(&store, "touched", 0).is_none());
+    warm(&store, "touched");
+    assert_eq!(recalled(&store, "touched", 0).unwrap().head.times, times);
+}
+
+#[test]
+fn what_this_store_changes_is_another_entry_at_once() {
+    let folder = TestFolder::new();
+    for (store, has_folder) in [(in_front(&folder), true), (alone(), false)] {
+        let put = |body: &[u8]| {
+            if has_folder {
+                put(&store, "a", body, 0);
+                warm(&store, "a");
+            } else {
+                put_alone(&store, "a", body).unwrap();
+            }
+        };
+        let first = || recalled(&store, "a", 0).map(|opened| opened.first);
+        put(b"one");
+        assert_eq!(first().unwrap(), "one");
+        put(b"two");
+        assert_eq!(first().unwrap(), "two");
+        let times = Times {
+            valid_until: 7,
+            updating: 1,
+            ..Times::default()
+        };
+        store.refresh(&id("a"), b"a", &times, 0).unwrap();
+        if has_folder {
+            assert!(first().is_none());
+            warm(&store, "a");
+        }
+        assert_eq!(recalled(&store, "a", 0).unwrap().head.times, times);
+        assert_eq!(first().unwrap(), "two");
+
+        assert!(store.purge(&id("a")).unwrap());
+        assert!(first().is_none() && store.memory_counts().entries == 0);
+        assert!(!store.purge(&id("a")).unwrap());
+        put(b"three");
+        assert_eq!(store.purge_group(b"a").entries, 1);
+        assert!(first().is_none());
+        put(b"four");
+        let by_key = store.purge_matching(|key| key == b"a");
+        assert_eq!((by_key.entries, first()), (1, None));
+        put(b"five");
+        // Not used for ten seconds.
+        assert_eq!(store.maintain(10, 100_000).removed, 1);
+        assert_eq!(store.memory_counts().entries, 0);
+    }
+}
+
+/// What was read before a refresh, and is kept only after it, does not come back.
+#[test]
+fn a_slow_reader_does_not_bring_back_what_is_over() {
+    let folder = TestFolder::new();
+    let store = in_front(&folder);
+    put(&store, "a", b"body", 0);
+    warm(&store, "a");
+    let expected = store.index.of(&id("a")).expected(&id("a")).unwrap();
+    let file = fs::read(path(&folder, "a")).unwrap();
+    let stat = rustix::fs::stat(path(&folder, "a")).unwrap();
+    let identity = super::super::memory::Identity::settled(&stat);
+    assert!(identity.is_some());
+    store.refresh(&id("a"), b"a", &Times::default(), 0).unwrap();
+    let revision = Some(expected.revision);
+    store.keep_read(&id("a"), revision, identity, file.into(), 0);
+    assert!(recalled(&store, "a", 0).is_none());
+}
+
+#[test]
+fn a_store_without_folder_keeps_what_fits() {
+    let store = alone();
+    assert!(store.try_own() && store.is_scanned());
+    assert_eq!(presence(&store, "a"), Presence::Absent);
+    put_alone(&store, "a", b"body").unwrap();
+    assert_eq!(presence(&store, "a"), Presence::Present);
+    // What is too long goes on to its readers all the same.
+    let long = bytes(1, 64 * 1024 + 1);
+    let mut filler = store.filler(&id("long"));
+    filler.begin(id("long"), new_head("long")).unwrap();
+    let mut reader = filler.fill().reader().unwrap();
+    filler.push(Bytes::copy_from_slice(&long));
+    assert!(filler.has_room() && !filler.is_pointless());
+    filler.finish(0).unwrap();
+    filler.commit_in_memory(0).unwrap();
+    assert!(matches!(reader.next(usize::MAX), Part::Bytes(bytes) if bytes == long));
+    drop(reader);
+    assert!(filler.is_pointless());
+    assert_eq!(presence(&store, "long"), Presence::Absent);
+    // One that is announced is not gathered at all.
+    let mut filler = store.filler(&id("long"));
+    let head = NewHead {
+        body_length: Some(1 << 30),
+        ..new_head("long")
+    };
+    filler.begin(id("long"), head).unwrap();
+    filler.push(Bytes::copy_from_slice(&long));
+    assert!(filler.is_pointless());
+    let counts = store.counts();
+    assert_eq!((counts.entries, counts.stored, counts.fills), (1, 1, 0));
+}
+
+#[test]
+fn what_is_purged_while_it_is_fetched_is_not_kept_in_memory() {
+    let store = alone();
+    let mut filler = store.filler(&id("a"));
+    filler.begin(id("a"), new_head("a")).unwrap();
+    filler.push("body".into());
+    store.purge(&id("a")).unwrap();
+    filler.finish(0).unwrap();
+    assert_eq!(filler.commit_in_memory(0), Err(StoreError::Purged));
+    assert!(recalled(&store, "a", 0).is_none());
+}
+
+#[test]
+fn memory_stays_within_its_bound() {
+    let store = alone();
+    for number in 0..2000_usize {
+        let key = format!("{number}");
+        put_alone(
+            &store,
+            &key,
+            &bytes(number as u8, 100 + number * 17 % 30_000),
+        )
+        .unwrap();
+        let counts = store.memory_counts();
+        assert!(counts.bytes <= counts.limit, "{counts:?}");
+    }
+    let counts = store.memory_counts();
+    assert!(counts.evicted > 1000 && counts.entries > 10);
+    let mut found = 0;
+    for number in 0..2000_usize {
+        if let Some(opened) = recalled(&store, &format!("{number}"), 0) {
+            assert_eq!(
+                opened.first,
+                bytes(number as u8, 100 + number * 17 % 30_000)
+            );
+            found += 1;
+        }
+    }
+    assert_eq!(found, counts.entries);
+    assert_eq!(store.counts().entries, counts.entries);
+    // A smaller bound holds at once, and none is none.
+    let smaller = MemorySettings {
+        limit: 600_000,
+        ..MEMORY
+    };
+    store.set_memory(Some(smaller), 0);
+    assert!(store.memory_counts().bytes <= 600_000);
+    store.set_memory(None, 0);
+    assert_eq!(store.memory_counts().entries, 0);
+    assert_eq!(put_alone(&store, "a", b"body"), Ok(()));
+    assert!(recalled(&store, "a", 0).is_none());
+}
+
+/// Threads that store, read, refresh and purge at once never see anything but what was stored.
+#[test]
+fn all_at_once_nothing_foreign_is_seen() {
+    let folder = TestFolder::new();
+    for (store, has_folder) in [(in_front(&folder), true), (alone(), false)] {
+        let barrier = Barrier::new(4);
+        thread::scope(|scope| {
+            for seed in 0..4_u64 {
+                let (store, barrier) = (&store, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                    for _ in 0..300 {
+                        random ^= random << 13;
+                        random ^= random >> 7;
+                        random ^= random << 17;
+                        let number = (random >> 8) as usize % 40;
+                        let key = format!("{number}");
+                        let stored = bytes(number as u8, number * 900);
+                        match random % 16 {
+                            0..4 if has_folder => {
+                                let _ = put_with(store, new_head(&key), &stored, 0);
+                            }
+                            0..4 => {
+                                let _ = put_alone(store, &key, &stored);
+                            }
+                            4 => {
+                                store.purge(&id(&key)).unwrap();
+                            }
+                            5 => {
+                                let times = Times::default();
+                                let _ = store.refresh(&id(&key), key.as_bytes(), &times, 0);
+                            }
+                            _ => match store.open_entry(&id(&key), key.as_bytes(), 0) {
+                                Ok(opened) => {
+                                    assert_eq!(opened.head.key, key.as_bytes());
+                                    assert!(stored.starts_with(&opened.first));
+                                    if opened.file.is_none() {
+                                        assert_eq!(opened.first, stored);
+                                    }
+                                    let _ = recalled(store, &key, 0);
+                                }
+                                Err(Miss::Gone) => {}
+                                Err(miss) => panic!("{miss}"),
+                            },
+                        }
+                    }
+                });
+            }
+        });
+        let counts = store.memory_counts();
+        assert!(counts.bytes <= counts.limit);
+    }
+}
