@@ -333,3 +333,102 @@ fn a_long_compression_holds_up_nobody() {
         assert!(!held_up, "{engine}");
     }
 }
+
+/// Text that a stronger compressor makes much shorter.
+fn compressible(seed: usize) -> Vec<u8> {
+    let word = |at: usize| format!("{} ", (at * (at % 7 + seed)) % 997 * 31);
+    (0..8000).flat_map(|at| word(at).into_bytes()).collect()
+}
+
+/// An upstream that answers every request with this body.
+fn constant_upstream(body: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                head.push(byte[0]);
+            }
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\
+                 ETag: \"e\"\r\nCache-Control: max-age=3600\r\n\r\n"
+            );
+            let _ = stream.write_all(&[head.as_bytes(), &body].concat());
+        }
+    });
+    port
+}
+
+/// The head without its date.
+fn undated(response: &Response) -> Vec<&str> {
+    let lines = response.head.lines();
+    lines.filter(|line| !line.starts_with("Date: ")).collect()
+}
+
+/// Waits until a body comes shorter than at first, with the same head, and says how long it is.
+fn shorter(server: &Server, path: &str, coding: &str, expected: &[u8]) -> usize {
+    let first = ask(server, path, coding);
+    assert_eq!(first.coding(), coding, "{path}");
+    assert_eq!(plain(coding, &first.body), expected, "{path}");
+    let started = std::time::Instant::now();
+    loop {
+        let next = ask(server, path, coding);
+        assert_eq!(undated(&next), undated(&first), "{path}");
+        assert_eq!(plain(coding, &next.body), expected, "{path}");
+        if next.body.len() < first.body.len() {
+            return next.body.len();
+        }
+        assert!(started.elapsed() < PATIENCE, "{path} {coding}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// What is the same for all is compressed more strongly beside service, whatever it comes from; a
+/// file that has changed is another.
+#[test]
+fn what_is_constant_is_compressed_once_and_more_strongly() {
+    let (old, new) = (compressible(1), compressible(2));
+    for engine in support::engines::lines() {
+        let upstream = constant_upstream(old.clone());
+        let lines = format!(
+            "gzip_http_version 1.0; gzip_vary on; types {{ text/html html; }}
+             location /strong/ {{ alias www/; gzip on; brotli on; zstd on; brotli_comp_level 1;
+                 compress_static_level gzip=9 br=10 zstd=19; add_header X-Ratio $gzip_ratio; }}
+             location /once/ {{ alias www/; gzip on; compress_static_level off; }}
+             location /cached {{ gzip on; compress_static_level gzip=9;
+                 proxy_pass http://127.0.0.1:{upstream}; proxy_cache one; }}
+             [http]
+             proxy_cache_path memory:one keys_zone=one:1m memory=8m memory_entry_max=256k;"
+        );
+        let server = Server::start(engine, &lines);
+        server.write("a.html", &old);
+        // A file that has just changed might change again unnoticed.
+        std::thread::sleep(std::time::Duration::from_millis(3100));
+        for coding in ["gzip", "br", "zstd"] {
+            shorter(&server, "/strong/a.html", coding, &old);
+        }
+        let once = [(); 3].map(|()| ask(&server, "/once/a.html", "gzip"));
+        assert!(once.iter().all(|next| next.body == once[0].body));
+        assert_eq!(plain("gzip", &once[2].body), old);
+        assert!(undated(&once[0]).contains(&"Vary: Accept-Encoding"));
+        assert!(once[2].field("ETag").unwrap().starts_with("W/"));
+        assert_eq!(ask(&server, "/strong/a.html", "identity").body, old);
+
+        assert_eq!(plain("gzip", &ask(&server, "/cached", "gzip").body), old);
+        shorter(&server, "/cached", "gzip", &old);
+
+        // From the next request on, with all that has been kept of the file before.
+        server.write("a.html", &new);
+        for coding in ["gzip", "br", "zstd"] {
+            let changed = ask(&server, "/strong/a.html", coding);
+            assert_eq!(plain(coding, &changed.body), new);
+        }
+        assert_eq!(
+            plain("gzip", &ask(&server, "/once/a.html", "gzip").body),
+            new
+        );
+    }
+}

@@ -99,8 +99,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/compression.rs",
-        "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window zstd
-         zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
+        "brotli brotli_buffers brotli_comp_level brotli_min_length brotli_static brotli_types brotli_window
+         compress_static_level zstd zstd_buffers zstd_comp_level zstd_min_length zstd_static zstd_types",
     ),
     (
         "tests/cache/main.rs",

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use proto::header::{Known, KnownSet};
 use proto::range::ByteRange;
 
@@ -98,6 +99,12 @@ pub trait BodyFilter {
 
 /// What encodes the body of a main response, with all that subrequests send within it.
 pub trait Encoder {
+    /// All that it would give for the body, where it knows that: nothing of the body comes then.
+    /// Asked before the first piece, and only where the body comes as its maker has made it.
+    fn known(&mut self) -> Option<Bytes> {
+        None
+    }
+
     /// Encodes one piece, which is in memory; what is ready to leave is appended.
     fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort>;
 
@@ -226,6 +233,11 @@ impl Chain {
     /// Whether bodies leave as they come.
     pub fn is_empty(&self) -> bool {
         self.cut.is_none() && self.filters.is_empty()
+    }
+
+    /// Whether the body is what its maker has made, the whole of it and nothing else.
+    pub fn is_plain(&self) -> bool {
+        self.is_empty() && self.parts.is_none()
     }
 
     /// Whether files must be read into memory before [`Chain::apply`].

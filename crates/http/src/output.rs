@@ -181,8 +181,16 @@ pub async fn respond(
         Err(Refused::Status(status)) => return Ok(Some(Step::Finish(status))),
         Err(Refused::Abort(abort)) => return Err(abort),
     };
-    if let Some(encoder) = chain.take_encoder() {
-        exchange.set_encoder(encoder);
+    let mut body = body;
+    if let Some(mut encoder) = chain.take_encoder() {
+        let known = chain.is_plain().then(|| encoder.known()).flatten();
+        match known {
+            Some(encoded) => {
+                encoder.end(request);
+                body = Body::bytes(encoded);
+            }
+            None => exchange.set_encoder(encoder),
+        }
     }
     if request.is_main() {
         request.start_background();

@@ -1,6 +1,7 @@
 //! A response's head while it is being made; how it is written is the exchange's business.
 
 use bytes::Bytes;
+use engine::file::Metadata;
 use proto::date;
 
 /// One header field in the order of sending.
@@ -70,6 +71,68 @@ pub struct Response {
     /// The charset that an upstream asks for whatever the configuration says (`X-Accel-Charset`); empty where it asks
     /// for none.
     pub override_charset: Bytes,
+    /// By what the body is known again, where it is the same each time: what has been made of it
+    /// once may stand for it.
+    pub body_identity: Option<BodyIdentity>,
+}
+
+/// A body that is the same whenever this is: that of a file as long as that has not changed, or of
+/// an entry of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyIdentity([u8; BodyIdentity::LENGTH]);
+
+impl BodyIdentity {
+    /// Bytes of one: a kind, and what tells bodies of that kind apart.
+    pub const LENGTH: usize = 1 + 5 * 8 + 2 * 4;
+
+    const FILE: u8 = 1;
+    const ENTRY: u8 = 2;
+
+    /// That of a file. None where it has changed within the last two seconds: another change might
+    /// have the same time.
+    pub fn of_file(metadata: &Metadata) -> Option<BodyIdentity> {
+        let now = i64::try_from(engine::wall().as_secs()).unwrap_or(i64::MAX);
+        let changed = metadata.mtime.max(metadata.ctime);
+        (now.saturating_sub(changed) >= 2).then(|| {
+            BodyIdentity::of(
+                BodyIdentity::FILE,
+                &[
+                    &metadata.device.to_le_bytes(),
+                    &metadata.inode.to_le_bytes(),
+                    &metadata.size.to_le_bytes(),
+                    &metadata.mtime.to_le_bytes(),
+                    &metadata.ctime.to_le_bytes(),
+                    &metadata.mtime_nanos.to_le_bytes(),
+                    &metadata.ctime_nanos.to_le_bytes(),
+                ],
+            )
+        })
+    }
+
+    /// That of an entry of a cache: the number of its store in this process, its id there, and its
+    /// revision.
+    pub fn of_entry(store: u64, id: [u8; 16], revision: u32) -> BodyIdentity {
+        BodyIdentity::of(
+            BodyIdentity::ENTRY,
+            &[&store.to_le_bytes(), &id, &revision.to_le_bytes()],
+        )
+    }
+
+    fn of(kind: u8, parts: &[&[u8]]) -> BodyIdentity {
+        let mut bytes = [0; BodyIdentity::LENGTH];
+        let kind = [kind];
+        let parts = std::iter::once(&kind[..]).chain(parts.iter().copied());
+        bytes
+            .iter_mut()
+            .zip(parts.flatten())
+            .for_each(|(byte, part)| *byte = *part);
+        BodyIdentity(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; BodyIdentity::LENGTH] {
+        &self.0
+    }
 }
 
 impl Response {
@@ -216,6 +279,7 @@ impl Response {
         self.remove_coding();
         self.content_type = Bytes::new();
         self.allow_ranges = false;
+        self.body_identity = None;
     }
 
     /// nginx's `ngx_http_weak_etag`: the body changes, the meaning does not.
@@ -285,6 +349,7 @@ impl Response {
             accept_ranges,
             content_range,
             override_charset,
+            body_identity,
         } = self;
         content_type.is_empty()
             && content_length.is_none()
@@ -310,6 +375,7 @@ impl Response {
             && !expect_trailers
             && !may_have_trailers
             && !vary_accept_encoding
+            && body_identity.is_none()
     }
 }
 
@@ -332,7 +398,8 @@ mod tests {
         fn text() -> Option<Bytes> {
             Some(Bytes::from_static(b"x"))
         }
-        let fills: [fn(&mut Response); 25] = [
+        let fills: [fn(&mut Response); 26] = [
+            |response| response.body_identity = Some(BodyIdentity::of_entry(0, [0; 16], 0)),
             |response| response.status = 204,
             |response| response.status_text = text(),
             |response| response.server = text(),

@@ -22,6 +22,7 @@ use http::open_file_cache::{self, Looked, LookupError};
 use http::output::{Body, page};
 use http::plan_builder::PlanBuilder;
 use http::request::{Request, Step};
+use http::response::BodyIdentity;
 use proto::method::Method;
 use proto::uri::{self, Escape};
 
@@ -131,6 +132,7 @@ fn answer<'a>(
         return Ran::Now(Ok(Step::Finish(405)));
     }
     let step = respond(request, &looked);
+    request.response.body_identity = BodyIdentity::of_file(&looked.metadata);
     match looked.file {
         Some(file) if hot::wants(request, &looked.metadata) => Ran::wait(async move {
             hot::offer(request, &path, &file, &looked.metadata).await;

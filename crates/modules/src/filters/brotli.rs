@@ -126,8 +126,13 @@ impl Feature for Brotli {
 }
 
 impl Brotli {
+    /// `brotli_comp_level`, and the bits of `brotli_window`.
+    pub(super) fn strength(&self) -> (i32, i32) {
+        (self.level, self.window_bits)
+    }
+
     /// A compressor for a body of this length, if it is known.
-    pub(super) fn compressor(&self, length: Option<u64>) -> Compressor {
+    pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Compressor {
         let mut window_bits = self.window_bits;
         while length.is_some_and(|length| length < 1 << (window_bits - 1))
             && window_bits > WINDOW_BITS_MIN
@@ -135,7 +140,7 @@ impl Brotli {
             window_bits -= 1;
         }
         let parameters = BrotliEncoderParams {
-            quality: self.level,
+            quality: level,
             lgwin: window_bits,
             ..BrotliEncoderParams::default()
         };
@@ -179,7 +184,7 @@ mod tests {
         ] {
             let settings = feature(text).unwrap();
             check(
-                || settings.compressor(None),
+                || settings.compressor(settings.strength().0, None),
                 |compressed| {
                     let mut plain = Vec::new();
                     // A stream that goes on ends with an error, behind what has come.

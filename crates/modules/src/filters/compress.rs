@@ -9,6 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use base::pieces::fitted;
+use bytes::Bytes;
 use conf::{Declared, Fault, ScopeRef, Setting};
 use framework::compile::{Compiler, Feature};
 use framework::slot::{Kept, Slot};
@@ -27,6 +28,7 @@ use proto::header::Known;
 
 use super::MediaTypes;
 use super::brotli::Brotli;
+use super::compressed::{self, COMPRESS_STATIC_LEVEL, Constant, KeptBody, Key, Recording, Strong};
 use super::gzip::{self, Gzip};
 use super::zstd::Zstd;
 
@@ -145,14 +147,27 @@ pub struct Compression {
     brotli: Arc<Brotli>,
     zstd: Arc<Zstd>,
     gzip: Arc<Gzip>,
+    /// `compress_static_level`
+    strong: Strong,
 }
 
+/// Directives that are no coding's alone.
+const COMMON: &[&dyn Declared] = &[&COMPRESS_STATIC_LEVEL];
+
 /// The directives of all codings.
-const OF_ALL: [&[&dyn Declared]; 3] = [Gzip::DIRECTIVES, Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+const OF_ALL: [&[&dyn Declared]; 4] = [
+    Gzip::DIRECTIVES,
+    Brotli::DIRECTIVES,
+    Zstd::DIRECTIVES,
+    COMMON,
+];
+
+/// How many there are.
+const COUNT: usize = OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len() + COMMON.len();
 
 /// The same in one list.
-const ALL: [&dyn Declared; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()] = {
-    let mut all = [OF_ALL[0][0]; OF_ALL[0].len() + OF_ALL[1].len() + OF_ALL[2].len()];
+const ALL: [&dyn Declared; COUNT] = {
+    let mut all = [OF_ALL[0][0]; COUNT];
     let (mut list, mut at, mut count) = (0, 0, 0);
     while list < OF_ALL.len() {
         all[count] = OF_ALL[list][at];
@@ -173,6 +188,7 @@ impl Feature for Compression {
             brotli: compiler.feature(scope)?,
             zstd: compiler.feature(scope)?,
             gzip: compiler.feature(scope)?,
+            strong: scope.get(&COMPRESS_STATIC_LEVEL)?,
         })
     }
 }
@@ -180,7 +196,7 @@ impl Feature for Compression {
 impl Module for Compression {
     /// Those of gzip stand with [`Gzip`].
     const TABLES: &'static [&'static [&'static dyn Declared]] =
-        &[Brotli::DIRECTIVES, Zstd::DIRECTIVES];
+        &[Brotli::DIRECTIVES, Zstd::DIRECTIVES, COMMON];
 
     const TASKS: &'static [Task] =
         &[Task::of(TaskKind::Compression, &["brotli", "zstd"]).listed(1)];
@@ -229,12 +245,39 @@ impl Compression {
         codings.filter(|coding| self.conditions(*coding).hold(response))
     }
 
-    fn compressor(&self, coding: Coding, length: Option<u64>) -> Option<Compressor> {
+    pub(super) fn compressor(&self, coding: Coding, length: Option<u64>) -> Option<Compressor> {
+        self.compressor_at(coding, self.strength(coding).0, length)
+    }
+
+    /// A compressor that works at this level.
+    pub(super) fn compressor_at(
+        &self,
+        coding: Coding,
+        level: i32,
+        length: Option<u64>,
+    ) -> Option<Compressor> {
         match coding {
-            Coding::Brotli => Some(self.brotli.compressor(length)),
-            Coding::Zstd => self.zstd.compressor(length),
-            Coding::Gzip => Some(self.gzip.compressor(length)),
+            Coding::Brotli => Some(self.brotli.compressor(level, length)),
+            Coding::Zstd => self.zstd.compressor(level, length),
+            Coding::Gzip => Some(self.gzip.compressor(level, length)),
         }
+    }
+
+    /// The level and window of a coding.
+    fn strength(&self, coding: Coding) -> (i32, i32) {
+        match coding {
+            Coding::Brotli => self.brotli.strength(),
+            Coding::Zstd => (self.zstd.level(), 0),
+            Coding::Gzip => self.gzip.strength(),
+        }
+    }
+
+    /// By what the response's body is known once it is compressed, where that can be: it is the
+    /// same for all, and nothing changes it on its way.
+    fn key(&self, response: &Response, coding: Coding, chain: &Chain) -> Option<Key> {
+        let identity = response.body_identity.filter(|_| chain.is_plain())?;
+        let (strength, strong) = (self.strength(coding), self.strong.level(coding));
+        Some(Key::of(&identity, coding, strength, strong))
     }
 }
 
@@ -248,18 +291,38 @@ impl HeadFilter for Compression {
         request.response.vary_accept_encoding = self.gzip.vary;
         let length = request.response.content_length;
         let wanted = wanted_most(request, self.possible(&request.response));
-        let compressor = wanted.and_then(|coding| Some((coding, self.compressor(coding, length)?)));
-        let Some((coding, compressor)) = compressor else {
+        let Some(coding) = wanted else {
             return Ok(());
         };
-        let response = &mut request.response;
-        response.set_coding(coding.name());
-        response.clear_content_length();
-        response.clear_ranges();
-        response.weaken_etag();
+        let key = self.key(&request.response, coding, chain);
+        let kept = key.as_ref().and_then(compressed::kept);
+        if let Some(kept) = kept {
+            name_coding(&mut request.response, coding);
+            chain.encode(KeptBody::of(kept, coding, &self));
+            return Ok(());
+        }
+        let Some(mut compressor) = self.compressor(coding, length) else {
+            return Ok(());
+        };
+        let strong = self.strong.level(coding);
+        compressor.constant = key.map(|key| Constant {
+            key,
+            length,
+            compression: Arc::clone(&self),
+            strong,
+        });
+        name_coding(&mut request.response, coding);
         chain.encode(compressor);
         Ok(())
     }
+}
+
+/// The response's body is in this coding from now on.
+fn name_coding(response: &mut Response, coding: Coding) {
+    response.set_coding(coding.name());
+    response.clear_content_length();
+    response.clear_ranges();
+    response.weaken_etag();
 }
 
 /// A library at work on one body. What it gives is appended to a buffer.
@@ -314,6 +377,10 @@ pub struct Compressor {
     pending: Vec<u8>,
     bytes_in: u64,
     bytes_out: u64,
+    /// By what what it gives may be kept for others.
+    constant: Option<Constant>,
+    /// Where it is kept for others.
+    recording: Option<Recording>,
 }
 
 /// What was done for the response.
@@ -352,7 +419,21 @@ impl Compressor {
             pending: Vec::with_capacity(block),
             bytes_in: 0,
             bytes_out: 0,
+            constant: None,
+            recording: None,
         }
+    }
+
+    /// Compresses a body that is at hand.
+    pub(super) fn whole(mut self, body: &[u8]) -> Result<Vec<u8>, Abort> {
+        let mut out = Vec::new();
+        if let Some(mut coder) = self.coder.take() {
+            for input in body.chunks(INPUT_MAX) {
+                coder.write(input, &mut out)?;
+            }
+            coder.finish(&mut out)?;
+        }
+        Ok(out)
     }
 
     /// What has been done so far.
@@ -366,6 +447,9 @@ impl Compressor {
 
     fn release(&mut self, out: &mut Vec<Piece>) {
         if !self.pending.is_empty() {
+            if let Some(recording) = &mut self.recording {
+                recording.output(&self.pending);
+            }
             self.bytes_out += self.pending.len() as u64;
             let released = std::mem::replace(&mut self.pending, Vec::with_capacity(self.block));
             out.push(Piece::Bytes(fitted(released)));
@@ -374,6 +458,12 @@ impl Compressor {
 }
 
 impl Encoder for Compressor {
+    fn known(&mut self) -> Option<Bytes> {
+        let constant = self.constant.take();
+        self.recording = constant.and_then(|constant| Recording::begin(constant, self.coding));
+        None
+    }
+
     fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
         const ENDED: Abort = Abort::Internal("a compressor was given a piece after the last");
         match piece {
@@ -381,6 +471,9 @@ impl Encoder for Compressor {
                 for input in bytes.chunks(INPUT_MAX) {
                     let coder = self.coder.as_mut().ok_or(ENDED)?;
                     coder.write(input, &mut self.pending)?;
+                    if let Some(recording) = &mut self.recording {
+                        recording.input(input);
+                    }
                     self.bytes_in += input.len() as u64;
                     if self.unbuffered || self.pending.len() >= self.block {
                         self.release(out);
@@ -388,6 +481,8 @@ impl Encoder for Compressor {
                 }
             }
             Piece::Flush => {
+                // What is kept is not to depend on when parts came.
+                self.recording = None;
                 let coder = self.coder.as_mut().ok_or(ENDED)?;
                 coder.flush(&mut self.pending)?;
                 self.release(out);
@@ -397,6 +492,9 @@ impl Encoder for Compressor {
                 let coder = self.coder.take().ok_or(ENDED)?;
                 coder.finish(&mut self.pending)?;
                 self.release(out);
+                if let Some(recording) = self.recording.take() {
+                    recording.end();
+                }
                 out.push(Piece::Last);
             }
             Piece::File { .. } | Piece::Include(_) => {
@@ -413,8 +511,13 @@ impl Encoder for Compressor {
     }
 
     fn end(&mut self, request: &mut Request) {
-        request.pass.enter(&DONE).0 = Some(self.totals());
+        note_totals(request, self.totals());
     }
+}
+
+/// Has `$gzip_ratio` and its like tell of this.
+pub(super) fn note_totals(request: &mut Request, totals: Totals) {
+    request.pass.enter(&DONE).0 = Some(totals);
 }
 
 /// Appends `$gzip_ratio` or one of its like: bytes in by bytes out, with two digits after the point. False
@@ -444,7 +547,6 @@ pub fn find(name: &str) -> Option<Found> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use bytes::Bytes;
     use http::testing::with_request;
 
     use super::*;

@@ -415,16 +415,23 @@ impl Proxied {
 
 impl Gzip {
     /// A compressor for a body of this length, if it is known.
-    pub(super) fn compressor(&self, length: Option<u64>) -> Compressor {
+    pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Compressor {
         let Shape {
-            level,
             window_bits,
             block,
             unbuffered,
+            ..
         } = self.shape;
+        let level = u32::try_from(level).unwrap_or(self.shape.level);
         let engine = Engine::take(level, window_for(window_bits, length));
         let coder = Box::new(Deflate(Some(engine)));
         Compressor::new(Coding::Gzip, coder, block, unbuffered)
+    }
+
+    /// `gzip_comp_level`, and the bits of `gzip_window`.
+    pub(super) fn strength(&self) -> (i32, i32) {
+        let level = i32::try_from(self.shape.level).unwrap_or(1);
+        (level, i32::from(self.shape.window_bits))
     }
 }
 
@@ -571,7 +578,7 @@ mod tests {
             let (settings, _) =
                 testing::compiled::<Gzip>(&format!("http {{ {text} }}"), &["http"]).unwrap();
             check(
-                || settings.compressor(None),
+                || settings.compressor(settings.strength().0, None),
                 |compressed| {
                     let mut plain = Vec::new();
                     // A stream that goes on ends with an error, behind what has come.

@@ -8,6 +8,7 @@ pub mod addition;
 pub mod brotli;
 pub mod charset;
 pub mod compress;
+pub mod compressed;
 pub mod gunzip;
 pub mod gzip;
 pub mod headers;

@@ -113,10 +113,15 @@ impl Feature for Zstd {
 }
 
 impl Zstd {
+    /// `zstd_comp_level`
+    pub(super) fn level(&self) -> i32 {
+        self.level
+    }
+
     /// A compressor for a body of this length, if it is known; `None` where there is no memory for one.
-    pub(super) fn compressor(&self, length: Option<u64>) -> Option<Compressor> {
-        let mut encoder = Encoder::new(Vec::new(), self.level).ok()?;
-        if self.level >= LEVEL_OF_LARGE_WINDOWS {
+    pub(super) fn compressor(&self, level: i32, length: Option<u64>) -> Option<Compressor> {
+        let mut encoder = Encoder::new(Vec::new(), level).ok()?;
+        if level >= LEVEL_OF_LARGE_WINDOWS {
             for limit in [
                 CParameter::WindowLog(WINDOW_BITS_MAX),
                 CParameter::HashLog(HASH_BITS_MAX),
@@ -162,7 +167,7 @@ mod tests {
         for text in ["", "zstd_comp_level 22;"] {
             let settings = feature(text).unwrap();
             check(
-                || settings.compressor(None).unwrap(),
+                || settings.compressor(settings.level(), None).unwrap(),
                 |compressed| {
                     let mut plain = Vec::new();
                     let mut decoder = zstd::stream::read::Decoder::new(compressed).unwrap();

@@ -6,6 +6,7 @@ use engine::file::File;
 use http::log;
 use http::output::Body;
 use http::request::{Request, Step};
+use http::response::BodyIdentity;
 use proto::cgi::{self, Form};
 use proto::h1;
 use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, Opened, Origin, Reader};
@@ -37,6 +38,9 @@ pub(super) async fn serve(
         return Some(step);
     }
     store.note_given(&opened);
+    let version = opened.version();
+    request.response.body_identity =
+        version.map(|(id, revision)| BodyIdentity::of_entry(store.number(), id.0, revision));
     let body = if length == 0 {
         Body::Empty
     } else if opened.first.len() as u64 == length {

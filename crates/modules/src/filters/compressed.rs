@@ -1,0 +1,371 @@
+//! Bodies that are compressed once: what is the same for every client (a file, an entry of a cache
+//! that lies in memory) is kept as it was compressed for the first of them, and `compress_static_level`
+//! has it compressed again beside service, more strongly.
+//!
+//! What is kept is known by the body's identity, the coding, and how strongly that works here: a
+//! file that changes is another body. It lies in the store's memory tier, which all threads share
+//! and which bounds it. Heads are made for each request, as without this.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use base::hash::Set;
+use bytes::Bytes;
+use conf::{Arity, Contexts, Fault, Setter, Setting, parse};
+use http::chain::Encoder;
+use http::exchange::Abort;
+use http::output::Piece;
+use http::request::Request;
+use http::response::BodyIdentity;
+use store::{Cas, Change, Content, Large, Store, Write};
+
+use super::compress::{Coding, Compression, Compressor, Totals, note_totals};
+
+/// Bytes of memory for all bodies that are kept.
+const MEMORY_MAX: usize = 32 << 20;
+
+/// The longest body that is kept, before and after it was compressed.
+const BODY_MAX: usize = 1 << 20;
+
+/// Bytes of bodies that wait to be compressed more strongly. What comes beyond that stays as it was
+/// compressed first.
+const WAITING_MAX: usize = 16 << 20;
+
+/// `compress_static_level`
+pub static COMPRESS_STATIC_LEVEL: Setting<Strong> = Setting::new(
+    "compress_static_level",
+    &["off", "[gzip=level] [br=level] [zstd=level]"],
+    strong,
+)
+.contexts(Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION))
+.arity(Arity::between(1, 3))
+.default("off")
+.manual(
+    "How strongly bodies are compressed that are the same for all clients: files, and entries of \
+     caches that lie in memory. The first client gets one as `gzip_comp_level` and its like say; \
+     meanwhile it is compressed again beside service, at this level, for all who follow. Codings \
+     that are not named keep their level.",
+);
+
+/// Levels of `compress_static_level`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strong {
+    gzip: Option<i32>,
+    brotli: Option<i32>,
+    zstd: Option<i32>,
+}
+
+impl Strong {
+    /// The level of a coding, where that is written.
+    pub(super) fn level(self, coding: Coding) -> Option<i32> {
+        match coding {
+            Coding::Gzip => self.gzip,
+            Coding::Brotli => self.brotli,
+            Coding::Zstd => self.zstd,
+        }
+    }
+}
+
+fn strong(setter: &Setter<'_>) -> Result<Strong, Fault> {
+    let mut strong = Strong::default();
+    if let [word] = setter.args()
+        && &*word.bytes == b"off"
+    {
+        return Ok(strong);
+    }
+    for word in setter.args() {
+        let text = word.text();
+        let Some((name, level)) = text.split_once('=') else {
+            return Err(Fault::invalid_parameter(word));
+        };
+        let (place, least, most) = match name {
+            "gzip" => (&mut strong.gzip, 1, 9),
+            "br" => (&mut strong.brotli, 0, 11),
+            "zstd" => (&mut strong.zstd, 1, 22),
+            _ => return Err(Fault::invalid_parameter(word)),
+        };
+        let level = parse::number_of(level.as_bytes()).and_then(|level| i32::try_from(level).ok());
+        let level = level.filter(|level| (least..=most).contains(level));
+        *place = Some(level.ok_or_else(|| {
+            let text = format!("\"{text}\": the level must be between {least} and {most}");
+            Fault::at(word, text)
+        })?);
+    }
+    Ok(strong)
+}
+
+/// What a compressed body is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key([u8; KEY]);
+
+/// The identity of the body, the coding, its level and window, and the level of
+/// `compress_static_level`.
+const KEY: usize = BodyIdentity::LENGTH + 4;
+
+impl Key {
+    pub(super) fn of(
+        identity: &BodyIdentity,
+        coding: Coding,
+        (level, window): (i32, i32),
+        strong: Option<i32>,
+    ) -> Key {
+        let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+        let how = [
+            coding as u8,
+            small(level),
+            small(window),
+            strong.map_or(u8::MAX, small),
+        ];
+        let mut key = [0; KEY];
+        let all = identity.bytes().iter().chain(&how);
+        key.iter_mut()
+            .zip(all)
+            .for_each(|(byte, part)| *byte = *part);
+        Key(key)
+    }
+}
+
+static KEPT: LazyLock<Store> = LazyLock::new(|| {
+    Store::new(store::Settings {
+        limit: MEMORY_MAX,
+        value_max: BODY_MAX,
+        evicts: true,
+    })
+});
+
+/// Bodies that are being compressed for the first time.
+static BEGUN: LazyLock<Mutex<Set<Key>>> = LazyLock::new(Mutex::default);
+
+/// Bodies that are to be compressed more strongly, by one thread at a time.
+static STRONGER: Mutex<Stronger> = Mutex::new(Stronger {
+    jobs: VecDeque::new(),
+    waiting: 0,
+    is_running: false,
+});
+
+struct Stronger {
+    jobs: VecDeque<Job>,
+    /// Bytes of all of them.
+    waiting: usize,
+    is_running: bool,
+}
+
+/// A body that is to be compressed more strongly.
+struct Job {
+    key: Key,
+    plain: Vec<u8>,
+    compression: Arc<Compression>,
+    coding: Coding,
+    level: i32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> store::Seconds {
+    store::Seconds::try_from(engine::uptime().as_secs()).unwrap_or(store::Seconds::MAX)
+}
+
+/// A body as it was compressed before, and how long it was before that.
+pub(super) fn kept(key: &Key) -> Option<(Bytes, u32)> {
+    KEPT.get(&key.0, now(), |item| {
+        let lent = item.value.lent();
+        let bytes = lent.unwrap_or_else(|| Bytes::copy_from_slice(item.value.bytes()));
+        (bytes, item.flags)
+    })
+}
+
+fn keep(key: &Key, compressed: &[u8], length: u32) {
+    let mut large = Large::new(&key.0, compressed.len());
+    large.extend(compressed);
+    let write = Write {
+        content: Content::Given(large),
+        flags: length,
+        expires: None,
+        cas: Cas::Next,
+        marks: 0,
+    };
+    KEPT.update(&key.0, now(), |_| Change::Write(write));
+}
+
+/// Keeps a body while it is compressed for the first time.
+pub(super) struct Recording {
+    key: Key,
+    compressed: Vec<u8>,
+    length: usize,
+    /// The body itself, where it is to be compressed again.
+    again: Option<(Vec<u8>, Arc<Compression>, Coding, i32)>,
+}
+
+/// A body that is the same for all clients, while nothing has been kept of it.
+pub(super) struct Constant {
+    pub(super) key: Key,
+    /// How long it is, where that is known.
+    pub(super) length: Option<u64>,
+    pub(super) compression: Arc<Compression>,
+    /// The level of `compress_static_level`.
+    pub(super) strong: Option<i32>,
+}
+
+impl Recording {
+    /// Begins one, unless another request has, or the body is too long.
+    pub(super) fn begin(constant: Constant, coding: Coding) -> Option<Recording> {
+        let Constant {
+            key,
+            length,
+            compression,
+            strong,
+        } = constant;
+        let length = length.filter(|length| *length <= BODY_MAX as u64)?;
+        let length = usize::try_from(length).ok()?;
+        lock(&BEGUN).insert(key).then(|| Recording {
+            key,
+            compressed: Vec::new(),
+            length: 0,
+            again: strong.map(|level| (Vec::with_capacity(length), compression, coding, level)),
+        })
+    }
+
+    pub(super) fn input(&mut self, bytes: &[u8]) {
+        self.length += bytes.len();
+        if let Some((plain, ..)) = &mut self.again {
+            plain.extend_from_slice(bytes);
+        }
+    }
+
+    pub(super) fn output(&mut self, bytes: &[u8]) {
+        self.compressed.extend_from_slice(bytes);
+    }
+
+    /// The body has been compressed to its end.
+    pub(super) fn end(mut self) {
+        let Ok(length) = u32::try_from(self.length) else {
+            return;
+        };
+        if self.compressed.len() <= BODY_MAX && self.length <= BODY_MAX {
+            keep(&self.key, &self.compressed, length);
+            if let Some((plain, compression, coding, level)) = self.again.take() {
+                compress_beside(Job {
+                    key: self.key,
+                    plain,
+                    compression,
+                    coding,
+                    level,
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        lock(&BEGUN).remove(&self.key);
+    }
+}
+
+/// Has a body compressed more strongly, one after the other on a thread that may take its time.
+fn compress_beside(job: Job) {
+    let mut stronger = lock(&STRONGER);
+    if stronger.waiting + job.plain.len() > WAITING_MAX {
+        return;
+    }
+    stronger.waiting += job.plain.len();
+    stronger.jobs.push_back(job);
+    if !mem::replace(&mut stronger.is_running, true) {
+        drop(stronger);
+        engine::spawn(async {
+            engine::blocking_long(compress_all).await;
+        });
+    }
+}
+
+fn compress_all() {
+    loop {
+        let mut stronger = lock(&STRONGER);
+        let Some(job) = stronger.jobs.pop_front() else {
+            stronger.is_running = false;
+            return;
+        };
+        stronger.waiting -= job.plain.len();
+        drop(stronger);
+        job.run();
+    }
+}
+
+impl Job {
+    fn run(self) {
+        let length = self.plain.len();
+        let compressor =
+            self.compression
+                .compressor_at(self.coding, self.level, Some(length as u64));
+        let compressed = compressor.and_then(|compressor| compressor.whole(&self.plain).ok());
+        // What was compressed first may be the shorter.
+        let before = kept(&self.key).map(|(bytes, _)| bytes.len());
+        if let (Some(compressed), Ok(length)) = (compressed, u32::try_from(length))
+            && before.is_none_or(|before| compressed.len() < before)
+        {
+            keep(&self.key, &compressed, length);
+        }
+    }
+}
+
+/// Gives a body that has been compressed before.
+pub(super) struct KeptBody {
+    bytes: Bytes,
+    totals: Totals,
+    is_given: bool,
+    compression: Arc<Compression>,
+    /// What compresses the body where something changes it after all.
+    otherwise: Option<Compressor>,
+}
+
+impl KeptBody {
+    pub(super) fn of(
+        (bytes, length): (Bytes, u32),
+        coding: Coding,
+        compression: &Arc<Compression>,
+    ) -> KeptBody {
+        let totals = Totals {
+            coding,
+            bytes_in: u64::from(length),
+            bytes_out: bytes.len() as u64,
+        };
+        KeptBody {
+            bytes,
+            totals,
+            is_given: false,
+            compression: Arc::clone(compression),
+            otherwise: None,
+        }
+    }
+}
+
+impl Encoder for KeptBody {
+    fn known(&mut self) -> Option<Bytes> {
+        self.is_given = true;
+        Some(self.bytes.clone())
+    }
+
+    fn apply(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), Abort> {
+        const NO_MEMORY: Abort = Abort::Internal("there is no memory for a compressor");
+        if self.otherwise.is_none() {
+            self.otherwise = self.compression.compressor(self.totals.coding, None);
+        }
+        let otherwise = self.otherwise.as_mut().ok_or(NO_MEMORY)?;
+        otherwise.apply(piece, out)
+    }
+
+    fn bytes_in(&self) -> u64 {
+        self.otherwise.as_ref().map_or(0, Compressor::bytes_in)
+    }
+
+    fn end(&mut self, request: &mut Request) {
+        match &mut self.otherwise {
+            Some(otherwise) => otherwise.end(request),
+            None if self.is_given => note_totals(request, self.totals),
+            None => {}
+        }
+    }
+}
