@@ -17,6 +17,7 @@ mod operators;
 mod purge;
 mod revalidation;
 mod together;
+mod semantics;
 mod update;
 
 use std::fs;

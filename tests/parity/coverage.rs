@@ -142,6 +142,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/cache/revalidation.rs",
         "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",
     ),
+    (
+        "tests/cache/semantics.rs",
+        "proxy_cache_semantics fastcgi_cache_semantics uwsgi_cache_semantics scgi_cache_semantics",
+    ),
     ("tests/balancing.rs", "eject_outliers p2c retry_budget"),
     ("tests/conf/includes.conftest", "load_module"),
     ("tests/conf/upstreams.conftest", "upstream"),

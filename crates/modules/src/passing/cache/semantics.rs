@@ -18,11 +18,12 @@ use http::not_modified::forget_body;
 use http::request::Request;
 use proto::date;
 use proto::header::Known;
+use proto::method::Method;
 use store::disk::{Head, Times};
 
 use super::freshness::Freshness;
 use super::rules::conditions::{Conditions, Selected};
-use super::rules::directives::RequestDirectives;
+use super::rules::directives::{RequestDirectives, elements};
 use super::rules::reuse::{Beyond, Reuse, Wanted, age, decide};
 use super::rules::status::{self, Forwarded, Handled};
 use super::rules::storing::{Asked, Exchanged, Stored, Withheld, judge};
@@ -225,11 +226,11 @@ pub(super) fn wanted(request: &Request) -> Wanted {
     }
 }
 
-/// The lines of `Vary` as one.
+/// The names in all lines of `Vary`, as one.
 fn vary_of<'a>(fields: impl Iterator<Item = Pair<'a>>) -> Vec<u8> {
     let of_name = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary"));
-    let values: Vec<&[u8]> = of_name.map(|(_, value)| value).collect();
-    values.join(&b", "[..])
+    let names: Vec<&[u8]> = of_name.flat_map(|(_, value)| elements(value)).collect();
+    names.join(&b", "[..])
 }
 
 impl Lookup {
@@ -255,6 +256,8 @@ impl Lookup {
         let asked = Asked {
             is_authorized: self.wanted.is_authorized,
             has_no_store: self.wanted.directives.no_store,
+            // The key of a slice holds its range.
+            is_part_by_key: !self.group.is_empty(),
         };
         let exchanged = Exchanged {
             requested: self.requested,
@@ -420,20 +423,12 @@ pub(super) fn allow_ranges(request: &mut Request, is_single: bool) {
 /// Answers 304 where the client has what the response would give it.
 pub(super) fn judge_conditions(request: &mut Request, received: i64) {
     request.response.conditions_judged = true;
-    if !request.is_main() || request.response.status != 200 {
+    let may_be_met = matches!(request.method, Method::Get | Method::Head);
+    if !request.is_main() || !may_be_met || request.response.status != 200 {
         return;
     }
-    let mut none_match: Option<Vec<u8>> = None;
-    for (known, _, value) in request.client.known_headers() {
-        if known == Known::IfNoneMatch {
-            match &mut none_match {
-                Some(list) => list.extend_from_slice(&[b", ", value].concat()),
-                None => none_match = Some(value.to_vec()),
-            }
-        }
-    }
     let conditions = Conditions {
-        none_match: none_match.as_deref(),
+        none_match: request.header(Known::IfNoneMatch),
         modified_since: request.header(Known::IfModifiedSince),
     };
     let field = |name: &[u8]| request.response.field(name).map(|value| &value[..]);

@@ -7,7 +7,7 @@ use super::dates;
 /// The conditions of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conditions<'a> {
-    /// All lines of If-None-Match, joined with commas.
+    /// If-None-Match.
     pub(crate) none_match: Option<&'a [u8]>,
     /// If-Modified-Since.
     pub(crate) modified_since: Option<&'a [u8]>,

@@ -133,7 +133,7 @@ fn members(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
 }
 
 /// The elements of a list, without the spaces around them; commas in quoted strings part nothing.
-pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(value);
     std::iter::from_fn(move || {
         let text = rest?;

@@ -22,8 +22,6 @@ pub(super) mod conditions;
 mod dates;
 pub(super) mod directives;
 pub(super) mod invalidation;
-#[cfg(test)]
-mod plain;
 pub(super) mod reuse;
 pub(super) mod selecting;
 pub(super) mod status;
@@ -70,6 +68,8 @@ fn delta_seconds(text: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    mod plain;
+
     use super::*;
 
     /// RFC 9111, section 1.2.2.

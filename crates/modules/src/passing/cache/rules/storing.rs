@@ -11,6 +11,8 @@ pub(crate) struct Asked {
     pub(crate) is_authorized: bool,
     /// It had `no-store` (section 5.2.1.5).
     pub(crate) has_no_store: bool,
+    /// It is for a part, which lies under a key of its own: 206 is what it is to be.
+    pub(crate) is_part_by_key: bool,
 }
 
 /// When an answer was asked for and when it came, in milliseconds since 1970.
@@ -99,7 +101,8 @@ pub(crate) fn judge<'a>(
     let is_explicit = matches!(lifetime, Some((_, Source::Explicit)));
     // Section 3: without all of this an answer is stored where its status alone allows it; and
     // here only if the origin can be asked whether it is still right.
-    let may_be_confirmed = said.has_validator && status == 200;
+    let is_whole = status == 200 || (status == 206 && asked.is_part_by_key);
+    let may_be_confirmed = said.has_validator && is_whole;
     if lifetime.is_none() && !may_be_confirmed {
         return None;
     }
@@ -195,7 +198,8 @@ impl Said {
     fn may_be_stored(&self, status: u16, asked: Asked) -> bool {
         let directives = &self.directives;
         // Parts are combined elsewhere; a 304 is no answer of its own.
-        let is_final = status >= 200 && !matches!(status, 206 | 304);
+        let is_part = status == 206 && !asked.is_part_by_key;
+        let is_final = status >= 200 && status != 304 && !is_part;
         let is_understood = !directives.must_understand || is_understood(status);
         let has_no_store = directives.no_store && !directives.must_understand;
         let forbids = self.accel.is_none() && (has_no_store || directives.private);
@@ -571,6 +575,12 @@ mod tests {
             ..Asked::default()
         };
         assert_eq!(judged(200, &[fresh], refuses), None);
+        let slice = Asked {
+            is_part_by_key: true,
+            ..Asked::default()
+        };
+        assert!(judged(206, &[fresh], slice).is_some());
+        assert!(judged(206, &[("ETag", "\"a\"")], slice).is_some());
     }
 
     /// RFC 9213, section 2.2.

@@ -4,9 +4,9 @@
 //! Nothing of the rules is used here: lists are taken apart by another way, dates come from a table,
 //! and the arithmetic is that of section 4.2 step by step.
 
-use super::Policy;
-use super::reuse::{self, Reuse, Wanted};
-use super::storing::{self, Asked, Exchanged};
+use crate::passing::cache::rules::Policy;
+use crate::passing::cache::rules::reuse::{self, Reuse, Wanted};
+use crate::passing::cache::rules::storing::{self, Asked, Exchanged};
 
 const NOW: i64 = 1_000_000_000; // Sun, 09 Sep 2001 01:46:40 GMT
 
@@ -305,6 +305,7 @@ fn ruled(case: &Case) -> Option<Outcome> {
     let asked = Asked {
         is_authorized: case.is_authorized,
         has_no_store: false,
+        is_part_by_key: false,
     };
     let received = NOW * 1000;
     let exchanged = Exchanged {
