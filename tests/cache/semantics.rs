@@ -555,3 +555,148 @@ fn tags_purge() {
         },
     );
 }
+
+/// Sections 3.3 and 3.4: a range that is passed on is kept, and made whole.
+#[test]
+fn parts_are_kept_and_made_whole() {
+    let body = pattern(100_000);
+    let answered = body.clone();
+    each_own_engine(
+        "proxy_cache one; proxy_cache_max_range_offset 1000; proxy_cache_key $uri;
+         location / { proxy_pass http://UP; proxy_cache_semantics rfc; }
+         location /nginx { proxy_pass http://UP; }",
+        move |head, number| answer_by_range(head, number, &answered),
+        |server, upstream| {
+            let range = |path: &str, range: &str| {
+                get_with(server, path, &format!("Range: bytes={range}\r\n"))
+            };
+            let part = |answer: &Answer, first: usize, end: usize| {
+                assert_eq!(answer.status(), "206");
+                let expected = format!("bytes {first}-{}/100000", end - 1);
+                assert_eq!(answer.field("Content-Range"), Some(expected.as_str()));
+                assert_eq!(checksum(&answer.body), checksum(&body[first..end]));
+            };
+            // The end: what lies in it is given, what does not is fetched.
+            part(&range("/end", "40000-"), 40_000, 100_000);
+            until(|| range("/end", "40000-99999").cache() == "HIT");
+            let before = upstream.requests();
+            for (asked, first, end) in [
+                ("50000-50001", 50_000, 50_002),
+                ("99999-", 99_999, 100_000),
+                ("-60000", 40_000, 100_000),
+                ("-1", 99_999, 100_000),
+            ] {
+                part(&range("/end", asked), first, end);
+            }
+            assert_eq!(upstream.requests(), before);
+            part(&range("/end", "39999-40001"), 39_999, 40_002);
+            assert_eq!(upstream.requests(), before + 1);
+            // By nginx's rules nothing is kept of it.
+            for _ in 0..3 {
+                assert_eq!(range("/nginx", "40000-").cache(), "MISS");
+            }
+        },
+    );
+}
+
+/// Section 3.4: the rest of what is kept is asked for, if both are of the same whole.
+#[test]
+fn a_beginning_is_made_whole() {
+    let body = pattern(100_000);
+    let answered = body.clone();
+    each_own_engine(
+        "proxy_cache one; proxy_cache_max_range_offset 0; proxy_cache_key $uri;
+         location / { proxy_pass http://UP; proxy_cache_semantics rfc; }",
+        move |head, number| answer_by_range(head, number, &answered),
+        |server, upstream| {
+            let begin = |path: &str| {
+                let answer = get_with(server, path, "Range: bytes=0-49999\r\n");
+                assert_eq!((answer.status(), answer.body.len()), ("206", 50_000));
+            };
+            let is_kept = |path: &str| {
+                begin(path);
+                let before = upstream.requests();
+                begin(path);
+                upstream.requests() == before
+            };
+            until(|| is_kept("/whole"));
+            let whole = get(server, "/whole");
+            assert!(upstream.last().contains("\r\nRange: bytes=50000-\r\n"));
+            assert!(upstream.last().contains("\r\nIf-Range: \"a\"\r\n"));
+            assert_eq!((whole.status(), whole.cache()), ("200", "MISS"));
+            assert_eq!(whole.field("Content-Length"), Some("100000"));
+            assert_eq!(whole.field("Content-Range"), None);
+            // Fields of the newer answer stand in the place of those of the older one.
+            let number = (upstream.requests() - 1).to_string();
+            assert_eq!(whole.field("X-N"), Some(number.as_str()));
+            assert_eq!(checksum(&whole.body), checksum(&body));
+            let hit = fill(server, "/whole", "");
+            assert_eq!(
+                (hit.status(), hit.field("X-N")),
+                ("200", Some(number.as_str()))
+            );
+            assert_eq!(checksum(&hit.body), checksum(&body));
+            let part = get_with(server, "/whole", "Range: bytes=49999-50001\r\n");
+            assert_eq!((part.status(), part.cache()), ("206", "HIT"));
+            assert_eq!(part.body, body[49_999..50_002]);
+            // A weak tag names no whole; one that has changed gets all of the other.
+            for path in ["/weak", "/changes"] {
+                until(|| path == "/changes" || is_kept(path));
+                begin(path);
+                let whole = get(server, path);
+                assert_eq!((whole.status(), whole.cache()), ("200", "MISS"), "{path}");
+                assert_eq!(checksum(&whole.body), checksum(&body), "{path}");
+            }
+            // What is not as long as it says is not kept.
+            for _ in 0..3 {
+                let before = upstream.requests();
+                get_with(server, "/short", "Range: bytes=0-49999\r\n");
+                assert_eq!(upstream.requests(), before + 1);
+            }
+            // A rest that is none costs one request, and the next one gets the whole.
+            until(|| is_kept("/broken"));
+            assert_eq!(get(server, "/broken").status(), "502");
+            until(|| get(server, "/broken").status() == "200");
+        },
+    );
+}
+
+/// An answer of this body, or of the range of it that is asked for.
+fn answer_by_range(head: &str, number: usize, body: &[u8]) -> Vec<u8> {
+    let path = path_of(head);
+    let etag = match path {
+        "/weak" => "W/\"a\"".to_owned(),
+        "/changes" => format!("\"{number}\""),
+        _ => "\"a\"".to_owned(),
+    };
+    let fields = format!("Cache-Control: max-age=100\r\nETag: {etag}\r\nX-N: {number}\r\n");
+    let tag = head
+        .lines()
+        .find_map(|line| line.strip_prefix("If-Range: "));
+    let range = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Range: bytes="));
+    let Some(range) = range.filter(|_| tag.is_none_or(|tag| tag == etag)) else {
+        return ok(&fields, body);
+    };
+    if path == "/broken" && tag.is_some() {
+        return b"HTTP/1.1 416 Z\r\nContent-Length: 0\r\n\r\n".to_vec();
+    }
+    let last = body.len() - 1;
+    let (first, last) = match range.split_once('-').unwrap() {
+        ("", count) => (body.len() - count.parse::<usize>().unwrap(), last),
+        (first, "") => (first.parse().unwrap(), last),
+        (first, to) => (first.parse().unwrap(), last.min(to.parse().unwrap())),
+    };
+    let part = match path {
+        "/short" => &body[first..last],
+        _ => &body[first..=last],
+    };
+    let head = format!(
+        "HTTP/1.1 206 Z\r\n{fields}Content-Range: bytes {first}-{last}/{}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len(),
+        part.len()
+    );
+    [head.as_bytes(), part].concat()
+}

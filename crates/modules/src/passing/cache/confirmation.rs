@@ -17,7 +17,7 @@ use super::rules::Pair;
 use super::rules::storing::Withheld;
 use super::rules::update::{self, Change};
 use super::semantics::{self, Keeping};
-use super::{Lookup, fill, hit, now};
+use super::{Lookup, fill, hit, now, parts};
 use crate::passing::answer::AnswerHead;
 use crate::passing::settings::Passing;
 
@@ -65,28 +65,10 @@ impl Lookup {
         opened.head.text = text.into();
         opened.head.variant = (!vary.is_empty()).then(|| self.variant_of(request, &vary));
         opened.head.vary = vary;
-        let opened = self.checked(request, opened).await?;
+        // Its body is given a new checksum.
+        let opened = hit::checked(request, &self.store, opened).await?;
         self.write_anew(request, &opened);
         Some(opened)
-    }
-
-    /// The entry, once its body is known to be what was stored: it is given a new checksum.
-    async fn checked(&self, request: &Request, mut opened: Opened) -> Option<Opened> {
-        if !opened.is_unchecked() {
-            return Some(opened);
-        }
-        let store = Arc::clone(&self.store);
-        let checked = engine::blocking(move || {
-            let checked = opened.check_body(&store);
-            checked.map(|()| opened)
-        });
-        match checked.await {
-            Ok(opened) => Some(opened),
-            Err(miss) => {
-                log::error!(request, Crit, "body of cache entry: {miss}");
-                None
-            }
-        }
     }
 
     /// Has the entry written with the head that it has now.
@@ -140,6 +122,7 @@ impl Lookup {
         engine::background(move || {
             // One that cannot be removed is confirmed again when it is asked for next.
             let _ = store.purge(&id);
+            let _ = store.purge(&parts::part_id(&id));
         });
     }
 }

@@ -26,7 +26,7 @@ use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, StoreError, Times
 
 use super::freshness::Freshness;
 use super::semantics::{self, Keeping};
-use super::{Lookup, Zone, any_holds, now, wall};
+use super::{Lookup, Zone, any_holds, now, parts, wall};
 use crate::passing::READING_BODY;
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
@@ -53,6 +53,7 @@ impl Lookup {
             self.refuse();
             return delivered;
         };
+        let source = self.joined(source);
         let begun = self.begin(request, passing);
         self.refuse();
         let zone = self.outcome.zone();
@@ -91,11 +92,22 @@ impl Lookup {
             .variant
             .filter(|id| variant == Some(*id))
             .unwrap_or(self.main);
+        let is_part = self.keeps_part && head.status() == 206;
+        if is_part && parts::part_of(&head).is_none() {
+            return None;
+        }
+        let id = if is_part { parts::part_id(&id) } else { id };
         // Who asks for the same meanwhile has it from there once it has come whole.
         let sought = self.variant.unwrap_or(self.main);
-        let claim = || match self.store.claim_newer(&sought, now()) {
-            Claim::Won(filler) => filler,
-            Claim::Taken(_) => Box::new(self.store.filler(&sought)),
+        let claim = || {
+            if is_part {
+                // Nobody waits for a part.
+                return Box::new(self.store.filler(&id));
+            }
+            match self.store.claim_newer(&sought, now()) {
+                Claim::Won(filler) => filler,
+                Claim::Taken(_) => Box::new(self.store.filler(&sought)),
+            }
         };
         let mut filler = self.filler.take().unwrap_or_else(claim);
         let new = NewHead {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::file::File;
 use http::log;
 use http::output::Body;
@@ -13,6 +14,7 @@ use store::disk::{CHECKED_FIRST_MAX, DiskStore, Head, Opened, Origin, Reader};
 
 use super::fill::Followed;
 use super::freshness::Freshness;
+use super::rules::partial::Part;
 use super::rules::status::Forwarded;
 use super::{AnswerRules, CacheStatus, allow_ranges, fill, note_status, semantics, wall};
 use crate::passing::answer::{AnswerHead, ReadHead};
@@ -50,6 +52,26 @@ pub(super) async fn serve(
         Body::file(File::from(opened.into_file()?), offset, length)
     };
     Some(Step::Respond(body))
+}
+
+/// The same of a part of an answer, of which the client gets a `cut`.
+pub(super) async fn serve_cut(
+    request: &mut Request,
+    rules: &AnswerRules<'_>,
+    store: &Arc<DiskStore>,
+    opened: Opened,
+    part: Part,
+    cut: Part,
+) -> Option<Step> {
+    let opened = checked(request, store, opened).await?;
+    if let Some(step) = apply(request, rules, &opened.head, CacheStatus::Hit, None)? {
+        return Some(step);
+    }
+    request.response.set_content_range(cut.text());
+    request.response.content_length = Some(cut.length());
+    let offset = opened.body.start + (cut.first - part.first);
+    let file = File::from(opened.into_file());
+    Some(Step::Respond(Body::file(file, offset, cut.length())))
 }
 
 /// The same of an answer that has come whole, and is still being written.
@@ -116,7 +138,14 @@ fn apply(
 }
 
 /// The entry, once its body's checksum is right.
-async fn checked(request: &Request, store: &Arc<DiskStore>, mut opened: Opened) -> Option<Opened> {
+pub(super) async fn checked(
+    request: &Request,
+    store: &Arc<DiskStore>,
+    mut opened: Opened,
+) -> Option<Opened> {
+    if !opened.is_unchecked() {
+        return Some(opened);
+    }
     let store = Arc::clone(store);
     let checked = engine::blocking(move || {
         let checked = opened.check_body(&store);
@@ -148,9 +177,17 @@ fn check_beside(store: &Arc<DiskStore>, opened: &Opened) {
 
 /// The head of an entry. Those of nginx are as the upstream has sent them: by HTTP/1, or by CGI.
 pub(super) fn parse(stored: &Head) -> Option<AnswerHead> {
-    let text = &stored.text;
+    let is_cgi = stored.origin == Origin::Nginx && !stored.text.starts_with(b"HTTP/");
+    parse_as(&stored.text, is_cgi)
+}
+
+/// The same of a text, by HTTP/1.
+pub(super) fn parse_text(text: &Bytes) -> Option<AnswerHead> {
+    parse_as(text, false)
+}
+
+fn parse_as(text: &Bytes, is_cgi: bool) -> Option<AnswerHead> {
     let mut head = ReadHead::default();
-    let is_cgi = stored.origin == Origin::Nginx && !text.starts_with(b"HTTP/");
     let length = if is_cgi {
         cgi::parse(text, &mut head, Form::Fields).ok().flatten()
     } else {

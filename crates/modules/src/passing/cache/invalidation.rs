@@ -8,7 +8,7 @@ use proto::method::Method;
 
 use super::purge::{self, Key};
 use super::rules::invalidation;
-use super::{Lookup, now};
+use super::{Lookup, now, parts};
 use crate::passing::answer::AnswerHead;
 
 /// Whether the method of a request may change what GET would answer.
@@ -74,7 +74,8 @@ fn purge_one(store: &store::disk::DiskStore, key: &Key) -> u64 {
     if has_several {
         return purge::purge(store, key).failed;
     }
-    u64::from(store.purge(&id).is_err())
+    let part = parts::part_id(&id);
+    u64::from(store.purge(&id).is_err()) + u64::from(store.purge(&part).is_err())
 }
 
 fn content_location(head: &AnswerHead) -> Option<&[u8]> {

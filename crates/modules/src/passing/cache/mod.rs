@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Under one key several answers may lie (`vary`). What lies on disk is `store::disk`'s business.
-//! `semantics` chooses between nginx's rules and those of RFC 9111, which stand in `rules`.
+//! `parts` keeps ranges and makes them whole. `semantics` chooses between nginx's rules and those of RFC 9111, which stand in `rules`.
 //! `lock` has one request fetch for many, `revalidation` asks whether what is fresh no more is
 //! still right, `update` fetches it anew beside service, `purge` has entries go.
 
@@ -24,6 +24,7 @@ mod invalidation;
 mod lock;
 mod memory;
 pub(crate) mod numbers;
+mod parts;
 mod purge;
 mod revalidation;
 mod rules;
@@ -61,6 +62,7 @@ use super::rewriting::Rewrite;
 use super::settings::Passing;
 use lock::{Lock, Turn, Waits};
 use numbers::Outcome;
+use parts::Beginning;
 use purge::{Asked, Key, Purge};
 use rules::Policy;
 use rules::reuse::{Reuse, Wanted};
@@ -193,6 +195,12 @@ pub(crate) struct Lookup {
     forwarded: Forwarded,
     /// The request may change what lies under its key.
     invalidates: bool,
+    /// The client's range is passed on, and what comes of it kept.
+    keeps_part: bool,
+    /// What is kept of the beginning of the answer.
+    beginning: Option<Box<Beginning>>,
+    /// The rest of that has come.
+    is_completed: bool,
 }
 
 impl Lookup {
@@ -223,7 +231,9 @@ impl Lookup {
     /// Whether this field of the client's stays here: with it the upstream might not give all of
     /// its answer.
     pub(crate) fn holds_back(&self, field: Known) -> bool {
+        let is_of_part = matches!(field, Known::Range | Known::IfRange);
         self.may_store
+            && !(self.keeps_part && is_of_part)
             && matches!(
                 field,
                 Known::IfModifiedSince
@@ -412,6 +422,9 @@ pub(crate) async fn look_up(
         requested: semantics::wall_milliseconds(),
         forwarded: Forwarded::UriMiss,
         invalidates,
+        keeps_part: false,
+        beginning: None,
+        is_completed: false,
     });
     if invalidates {
         lookup.outcome.status = CacheStatus::Bypass;
@@ -430,13 +443,21 @@ pub(crate) async fn look_up(
     if let Some(step) = hit {
         return Ok(ControlFlow::Break(step));
     }
+    // Whose entry the cache has been told to pass by, or is another's, has no part of it either.
+    let may_use_parts = policy.is_some() && lookup.forwarded != Forwarded::Bypass;
+    if cache.passes_range(request) {
+        lookup.filler = None;
+        if !may_use_parts {
+            lookup.may_store = false;
+        } else if let Some(step) = lookup.serve_part(request, rules).await {
+            return Ok(ControlFlow::Break(step));
+        }
+    } else if may_use_parts && cache.max_range_offset.is_some() {
+        lookup.find_beginning(request).await;
+    }
     if lookup.wanted.directives.only_if_cached {
         // RFC 9111, section 5.2.1.7.
         return Ok(ControlFlow::Break(finish(request, 504)));
-    }
-    if cache.passes_range(request) {
-        lookup.may_store = false;
-        lookup.filler = None;
     }
     if policy.is_some() && request.method == Method::Head && !lookup.is_head_converted {
         // Its answer is none to GET.
@@ -566,6 +587,11 @@ impl Lookup {
         rules: &AnswerRules<'_>,
         instead: Instead<'_>,
     ) -> Option<Step> {
+        if let Instead::Answer(head) = instead
+            && let Some(step) = self.refuse_rest(request, head)
+        {
+            return Some(step);
+        }
         let cause = match instead {
             Instead::Failure(cause) => cause,
             Instead::Answer(head) if self.is_confirmed_by(head) => {
@@ -675,6 +701,9 @@ impl Lookup {
         if self.invalidates {
             self.invalidate(request, head).await;
         }
+        let whole = self.complete(request, passing, head);
+        self.is_completed = whole.is_some();
+        let head = whole.as_ref().unwrap_or(head);
         let keeping = self.judge_answer(passing, head);
         // What has no head may be anything: it is passed on once, as by nginx.
         let has_head = self.is_of_application || head.has_status_line();

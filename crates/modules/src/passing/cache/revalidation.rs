@@ -18,6 +18,8 @@ use crate::passing::settings::Passing;
 pub(crate) struct Validators {
     last_modified: Option<Bytes>,
     etag: Option<Bytes>,
+    /// By what the rest of an answer is asked for, whose beginning is kept.
+    pub(super) rest: Option<[(&'static [u8], Bytes); 2]>,
 }
 
 impl Validators {
@@ -42,6 +44,7 @@ impl Validators {
                 false => last_modified.and_then(as_time),
             },
             etag: value(Known::ETag),
+            rest: None,
         }
     }
 
@@ -60,7 +63,10 @@ impl Validators {
         let since = self.last_modified.iter();
         let since = since.map(|time| (&b"If-Modified-Since"[..], &time[..]));
         let other = self.etag.iter();
-        since.chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
+        let rest = self.rest.iter().flatten();
+        since
+            .chain(other.map(|etag| (&b"If-None-Match"[..], &etag[..])))
+            .chain(rest.map(|(name, value)| (*name, &value[..])))
     }
 
     pub(super) fn is_empty(&self) -> bool {

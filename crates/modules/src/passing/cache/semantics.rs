@@ -256,8 +256,8 @@ impl Lookup {
         let asked = Asked {
             is_authorized: self.wanted.is_authorized,
             has_no_store: self.wanted.directives.no_store,
-            // The key of a slice holds its range.
-            is_part_by_key: !self.group.is_empty(),
+            // The key of a slice holds its range, and a part that is kept lies by itself.
+            is_part_by_key: !self.group.is_empty() || self.keeps_part,
         };
         let exchanged = Exchanged {
             requested: self.requested,

@@ -45,6 +45,7 @@ impl Lookup {
             stale: None,
             validators: Validators::default(),
             answer: None,
+            beginning: None,
             is_update: true,
             may_store: !cache.passes_range(request),
             ..*self

@@ -12,6 +12,7 @@
 //! reuse         may a request have what is stored?                   ─▶ Reuse
 //! conditions    is it 304 for this client?         (section 4.3.2)
 //! update        what a 304 changes in an entry     (sections 3.2, 4.3.4)
+//! partial       what a part has, and what makes it whole (sections 3.3, 3.4)
 //! invalidation  what an unsafe request makes void  (section 4.4)
 //! selecting     which fields of requests are alike (section 4.1)
 //! tags          Surrogate-Key, Cache-Tag
@@ -22,6 +23,7 @@ pub(super) mod conditions;
 mod dates;
 pub(super) mod directives;
 pub(super) mod invalidation;
+pub(super) mod partial;
 pub(super) mod reuse;
 pub(super) mod selecting;
 pub(super) mod status;
