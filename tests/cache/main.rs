@@ -16,8 +16,8 @@ mod numbers;
 mod operators;
 mod purge;
 mod revalidation;
-mod together;
 mod semantics;
+mod together;
 mod update;
 
 use std::fs;

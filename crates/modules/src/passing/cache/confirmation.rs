@@ -4,6 +4,7 @@
 //! Where they tell no more than the time, the entry's times are replaced where they lie. Otherwise
 //! the entry is written anew, beside service, with the body that it has.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -73,8 +74,11 @@ impl Lookup {
 
     /// Has the entry written with the head that it has now.
     fn write_anew(&mut self, request: &mut Request, opened: &Opened) {
-        let Ok(file) = opened.file.try_clone() else {
-            return self.drop_entry();
+        let body = match opened.file.as_ref().map(OwnedFd::try_clone) {
+            None => fill::Kept::Memory(opened.first.clone()),
+            Some(Ok(file)) => fill::Kept::File(File::from(file), opened.body.clone()),
+            // There are no more descriptors.
+            Some(Err(_)) => return self.drop_entry(),
         };
         let filler = self.filler.take();
         let claim = || match self.store.claim(&self.entry(), u64::MAX, now()) {
@@ -107,13 +111,7 @@ impl Lookup {
             );
             return self.drop_entry();
         }
-        let body = opened.body.clone();
-        fill::copy(
-            request,
-            self.outcome.zone(),
-            (File::from(file), body),
-            filler,
-        );
+        fill::copy(request, self.outcome.zone(), body, filler);
     }
 
     /// Has the entry of this request removed.

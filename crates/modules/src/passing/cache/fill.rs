@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use engine::file::File;
 use framework::workers::Hold;
 use http::doing::WHILE_SENDING;
@@ -218,35 +219,48 @@ fn store(
     })
 }
 
+/// The body of an entry.
+pub(super) enum Kept {
+    /// One that has come from memory.
+    Memory(Bytes),
+    /// Where the body lies in the file.
+    File(File, Range<u64>),
+}
+
 /// Has a task store the body of an entry again, whose head has changed.
-pub(super) fn copy(
-    request: &Request,
-    zone: &Arc<Zone>,
-    (file, body): (File, Range<u64>),
-    filler: Box<Filler>,
-) {
-    let length = body.end.saturating_sub(body.start);
+pub(super) fn copy(request: &Request, zone: &Arc<Zone>, body: Kept, filler: Box<Filler>) {
+    let (bytes, rest) = match body {
+        Kept::Memory(bytes) => (Some(bytes), None),
+        Kept::File(file, body) => {
+            let length = body.end.saturating_sub(body.start);
+            let rest = (length > 0).then_some((file, body.start, length));
+            (None, rest)
+        }
+    };
     let fetch = Fetch {
-        source: Box::new(Ended),
+        source: Box::new(FromMemory(bytes)),
         filler,
         about: About::of(request),
         zone: Arc::clone(zone),
         _held: Hold::new(),
         broken: Rc::new(Cell::new(Break::Unfinished)),
-        rest: (length > 0).then_some((file, body.start, length)),
+        rest,
         state: Fetching::Coming,
         writing: None,
     };
     engine::spawn(fetch.run());
 }
 
-/// Nothing, behind what is read of a file.
+/// The body of an entry from memory, if it has come from there.
 #[derive(Debug)]
-struct Ended;
+struct FromMemory(Option<Bytes>);
 
-impl Source for Ended {
+impl Source for FromMemory {
     fn next(&mut self) -> Given {
-        Given::End
+        match self.0.take() {
+            Some(bytes) if !bytes.is_empty() => Given::Piece(Piece::Bytes(bytes)),
+            _ => Given::End,
+        }
     }
 
     fn poll_more(&mut self, _: &mut Context<'_>) -> Poll<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::file::File;
 use http::log;
-use http::output::Body;
+use http::output::{Body, Piece};
 use http::request::{Request, Step};
 use http::response::BodyIdentity;
 use proto::cgi::{self, Form};
@@ -69,9 +69,25 @@ pub(super) async fn serve_cut(
     }
     request.response.set_content_range(cut.text());
     request.response.content_length = Some(cut.length());
-    let offset = opened.body.start + (cut.first - part.first);
-    let file = File::from(opened.into_file());
-    Some(Step::Respond(Body::file(file, offset, cut.length())))
+    let piece = stretch(opened, cut.first - part.first, cut.length())?;
+    Some(Step::Respond(Body::Pieces(vec![piece])))
+}
+
+/// A stretch of an entry's body, `skipped` bytes behind its beginning: of the file, or of memory
+/// where the entry has come from there.
+pub(super) fn stretch(opened: Opened, skipped: u64, length: u64) -> Option<Piece> {
+    if opened.file.is_none() {
+        let begin = usize::try_from(skipped).ok()?;
+        let end = begin.checked_add(usize::try_from(length).ok()?)?;
+        let is_there = end <= opened.first.len();
+        return is_there.then(|| Piece::Bytes(opened.first.slice(begin..end)));
+    }
+    let offset = opened.body.start + skipped;
+    Some(Piece::File {
+        file: File::from(opened.into_file()?),
+        offset,
+        length,
+    })
 }
 
 /// The same of an answer that has come whole, and is still being written.

@@ -14,7 +14,6 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use engine::file::File;
 use http::exchange::Abort;
 use http::log;
 use http::output::Piece;
@@ -209,13 +208,8 @@ impl Lookup {
             return rest;
         };
         let Beginning { opened, part, .. } = *beginning;
-        let offset = opened.body.start;
         Box::new(Joined {
-            first: Some(Piece::File {
-                file: File::from(opened.into_file()),
-                offset,
-                length: part.length(),
-            }),
+            first: hit::stretch(opened, 0, part.length()),
             rest,
         })
     }
