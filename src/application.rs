@@ -36,6 +36,7 @@ use transport::listen::ListenerId;
 
 use crate::cli::NGINX_VERSION;
 use crate::main_level::{self, MainLevel, binds_to_foreign_addresses};
+use crate::xdp;
 
 /// Every directive that this program knows.
 pub(crate) fn registry() -> &'static Registry {
@@ -162,6 +163,7 @@ impl Application for Tidegate {
         let Compiled {
             events,
             listening,
+            events,
             error_log,
             logs,
             directories,
@@ -176,6 +178,7 @@ impl Application for Tidegate {
                 .notes()
                 .map(|text| Diagnostic::new(conf::Level::Notice, text, None)),
         );
+        let devices = xdp::devices(&events, &listening, main.threads);
         let listeners = listening
             .iter()
             .flat_map(|socket| listeners(socket, main.threads));
@@ -199,6 +202,7 @@ impl Application for Tidegate {
                 confinement,
             },
             descriptors,
+            devices,
             directories,
             diagnostics,
             new_process_lines: new_process_lines(&loaded.tree),
@@ -664,6 +668,13 @@ impl Worker for Server {
                 }
             }
         }
+    }
+
+    fn devices(&mut self, devices: HashMap<String, OwnedFd>) -> Result<(), String> {
+        let Some(serving) = &self.serving else {
+            return Ok(());
+        };
+        xdp::attach(&serving.workers, devices)
     }
 
     fn quit(&mut self) {

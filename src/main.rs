@@ -23,6 +23,7 @@ mod status;
 mod templates;
 mod try_configuration;
 mod tune;
+mod xdp;
 
 use std::ffi::OsString;
 use std::io::Write;

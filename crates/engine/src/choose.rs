@@ -9,6 +9,8 @@ pub enum EngineKind {
     Epoll,
     /// Completions by `io_uring`; needs Linux 6.1 and the permission to use it.
     Uring,
+    /// Connections of an interface by AF_XDP and our own TCP, beside `epoll`.
+    Xdp,
     /// A network and a clock inside the process, for tests.
     Sim,
 }
@@ -18,6 +20,7 @@ impl std::fmt::Display for EngineKind {
         f.write_str(match self {
             EngineKind::Epoll => "epoll",
             EngineKind::Uring => "io_uring",
+            EngineKind::Xdp => "xdp",
             EngineKind::Sim => "simulation",
         })
     }

@@ -32,6 +32,7 @@ use crate::buffer::Buffer;
 use crate::net::{Address, ConnectError, Datagram, Segment, SocketOptions, TcpInfo};
 use crate::notifier::Notifier;
 use crate::sys::{self, PARTS_MAX};
+use crate::xdp::Parts;
 
 /// What a thread asks of its kernel. Implemented by `epoll.rs`, `uring` and `sim`.
 pub trait Engine {
@@ -167,6 +168,20 @@ pub trait Engine {
     fn info(&self, key: Key) -> Option<TcpInfo> {
         self.descriptor(key).and_then(sys::tcp_info)
     }
+
+    /// Whether nothing of what was sent on streams that are closed is still on its way by this
+    /// process alone.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Serves connections by a queue of an interface, too.
+    ///
+    /// # Errors
+    /// `Unsupported` where the engine has no TCP of its own.
+    fn attach(&mut self, _parts: Parts) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 fn connected(descriptor: Option<BorrowedFd<'_>>) -> io::Result<BorrowedFd<'_>> {
@@ -180,6 +195,13 @@ pub enum Socket {
     Descriptor(OwnedFd),
     /// One of the simulation's own, which only the simulation closes.
     Simulated(i32),
+    /// A connection that our own TCP carries on a queue of an interface.
+    Carried {
+        /// The queue's number among those of the engine.
+        port: usize,
+        /// The connection.
+        id: netstack::ConnectionId,
+    },
 }
 
 impl Socket {
@@ -187,7 +209,7 @@ impl Socket {
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Socket::Descriptor(descriptor) => Some(descriptor.as_fd()),
-            Socket::Simulated(_) => None,
+            Socket::Simulated(_) | Socket::Carried { .. } => None,
         }
     }
 }

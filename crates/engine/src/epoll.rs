@@ -169,6 +169,13 @@ impl Epoll {
         })
     }
 
+    /// Ends waits when a descriptor of another engine's can be read. Closing it ends that.
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let data = EventData::new_u64(NOTIFIER);
+        epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?;
+        Ok(())
+    }
+
     fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<Outcome> {
         let index = key.index as usize;
         if index >= self.listeners.len() {

@@ -16,6 +16,7 @@ mod alarm;
 mod blocking;
 mod budget;
 mod buffer;
+mod carried;
 mod choose;
 mod clock;
 mod engine;
@@ -43,6 +44,7 @@ mod sys;
 mod task;
 mod uring;
 mod worker;
+pub mod xdp;
 
 pub use alarm::Alarm;
 pub use blocking::{Unfinished, background, blocking, blocking_long, finish_background};

@@ -16,6 +16,7 @@ use crate::remote::{MAIN, Remote};
 use crate::settings::Settings;
 use crate::uring::Uring;
 use crate::worker::{self, Worker, enter};
+use crate::xdp::Xdp;
 use crate::{budget, buffer, memory, select, sim, task};
 
 /// How often tasks that wake each other are polled before the kernel is asked again.
@@ -46,6 +47,7 @@ impl Runtime {
         let engine: Box<dyn Engine> = match kind {
             EngineKind::Epoll => Box::new(Epoll::new()?),
             EngineKind::Uring => Box::new(Uring::new(settings.connections)?),
+            EngineKind::Xdp => Box::new(Xdp::new()?),
             EngineKind::Sim => return sim::runtime(0, sim::Faults::default(), settings),
         };
         Runtime::over(engine, settings)

@@ -507,3 +507,18 @@ fn send_parts(
     let result = rustix::net::sendmsg(socket, parts, &mut control, flags);
     (total, result)
 }
+
+/// A number that nobody can guess.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: the kernel writes at most as many bytes as there are.
+    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(count) {
+        // So few are never cut short.
+        Ok(_) => Ok(u64::from_ne_bytes(bytes)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}

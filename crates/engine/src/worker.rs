@@ -204,7 +204,8 @@ impl Worker {
         self.close_all();
         self.drop_all_datagrams();
         for _ in 0..END_ROUNDS_MAX {
-            let all_closed = self.streams.is_empty() && self.datagrams.is_empty();
+            let all_closed =
+                self.streams.is_empty() && self.datagrams.is_empty() && self.engine.is_settled();
             if all_closed || self.engine.wait(Some(END_ROUND), completions).is_err() {
                 return;
             }

@@ -290,7 +290,7 @@ fn run_thread(
         connections: usize::try_from(connections).unwrap_or(usize::MAX),
         buffer_size: match plan.engine {
             EngineKind::Uring => Settings::default().buffer_size,
-            EngineKind::Epoll | EngineKind::Sim => BUFFER_SIZE,
+            EngineKind::Epoll | EngineKind::Xdp | EngineKind::Sim => BUFFER_SIZE,
         },
         ..Settings::default()
     };

@@ -17,7 +17,8 @@ use bytes::Bytes;
 use netstack::tcp::{self, Prebuilt, Secret};
 use netstack::wire::ethernet::MacAddress;
 use netstack::{
-    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Settings, Stack, Unlistened,
+    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Neighbouring, Settings, Stack,
+    Unlistened,
 };
 
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: example.com\r\n\r\n";
@@ -82,6 +83,7 @@ fn host(number: u8) -> Stack {
         addresses: Addresses::These(vec![Ipv4Addr::new(10, 0, 0, number)]),
         prefix_length: 24,
         gateway: None,
+        neighbouring: Neighbouring::Asks,
         tcp: tcp::Settings::default(),
         unlistened: Unlistened::Refuse,
         connections_max: 100_000,

@@ -21,10 +21,12 @@ pub mod simulated;
 mod stack;
 mod table;
 pub mod tcp;
+mod ways;
 pub mod wire;
 
 pub use device::{Device, Verdict};
 pub use stack::{
-    Addresses, ConnectError, ConnectionId, Event, FRAME_MAX, ListenError, ListenerId, Settings,
-    Stack, Unlistened,
+    Addresses, ConnectError, ConnectionId, Counts, Event, FRAME_MAX, ListenError, ListenerId,
+    Neighbouring, Settings, Stack, Unlistened,
 };
+pub use ways::Route;

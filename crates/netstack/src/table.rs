@@ -8,6 +8,7 @@ use base::slab::{Key, Slab};
 use base::wheel::Entry;
 
 use crate::tcp::{Reason, State, Tuple};
+use crate::wire::ethernet::MacAddress;
 
 /// A connection's place.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Slot {
     /// The application has it.
     pub(crate) is_held: bool,
     pub(crate) notices: Notices,
+    /// The card that its last segment came from.
+    pub(crate) heard: Option<MacAddress>,
     /// It stands in the stack's queue of those that may have something to send.
     pub(crate) is_sending: bool,
     /// When the wheel hands it over, in milliseconds.
@@ -64,6 +67,11 @@ impl Table {
         self.slots.len()
     }
 
+    /// What all connections are at.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &State> {
+        self.slots.iter().map(|(_, slot)| &slot.state)
+    }
+
     pub(crate) fn get(&self, key: Key) -> Option<&Slot> {
         self.slots.get(key)
     }
@@ -85,6 +93,7 @@ impl Table {
             listener,
             is_held: listener.is_none(),
             notices: Notices::default(),
+            heard: None,
             is_sending: false,
             timer: None,
             charged: 0,

@@ -138,6 +138,7 @@ impl Application for Answer {
             .iter()
             .filter(|line| fixed.contains(&line.name.as_str()));
         Ok(Needs {
+            devices: Vec::new(),
             directories: Vec::new(),
             master: MasterSettings {
                 daemon: is_on("daemon"),

@@ -86,6 +86,12 @@ pub trait Worker {
     /// does not know are to be dropped.
     fn reopened(&mut self, logs: HashMap<String, OwnedFd>);
 
+    /// What this worker process alone has, by key: it serves by that as well from now on. The error's
+    /// lines are logged, and it serves without.
+    fn devices(&mut self, _devices: HashMap<String, OwnedFd>) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Accepts nothing more, ends idle connections, lets requests end, writes the logs, and calls
     /// [`Events::drained`] at last.
     fn quit(&mut self);
@@ -107,6 +113,8 @@ pub struct Needs {
     pub master: MasterSettings,
     /// Descriptors that the master opens and passes on.
     pub descriptors: Vec<Need>,
+    /// What one worker process alone can have.
+    pub devices: Vec<Device>,
     /// Directories that must exist before workers start, owned by the user they run as.
     pub directories: Vec<PathBuf>,
     /// Warnings and notices found on the way.
@@ -176,6 +184,39 @@ pub struct Need {
     pub probe: Box<dyn Fn() -> Result<(), OpenError>>,
     /// What is done to it where it is open already; nothing for most.
     pub kept: Option<Kept>,
+}
+
+/// What one worker process alone can have, such as a receive queue of a network card. It is opened
+/// for a worker that serves, and the master keeps none of the descriptors: the kernel lets go of it
+/// whenever that process ends. Meanwhile, and where it cannot be opened, workers serve without it.
+pub struct Device {
+    /// Whether the server must not start without it.
+    pub is_required: bool,
+    /// Opens it.
+    pub open: Box<dyn Fn() -> Result<OpenDevice, DeviceError>>,
+    /// Has it be used as this configuration says, by the worker that has it; what is to be said
+    /// about that.
+    pub follow: Box<dyn Fn() -> Vec<(Level, String)>>,
+    /// Has what is new go elsewhere: the worker that has it is about to end.
+    pub release: Box<dyn Fn()>,
+}
+
+/// A device that was opened.
+#[derive(Debug)]
+pub struct OpenDevice {
+    /// What the worker gets, by keys that are the program's own.
+    pub descriptors: Vec<(String, OwnedFd)>,
+    /// What is to be said about it.
+    pub notes: Vec<(Level, String)>,
+}
+
+/// Why a device could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceError {
+    /// The words for the log.
+    pub text: String,
+    /// Whether it may be different in a while, because another program has it.
+    pub is_passing: bool,
 }
 
 /// What a reload does to a descriptor that it keeps, because the configuration may ask for

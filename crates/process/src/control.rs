@@ -34,6 +34,8 @@ pub(crate) enum Command<D> {
     Abandon { generation: u64 },
     /// Logs opened again, with a sealed list of their keys.
     Reopen { keys: D, descriptors: Vec<D> },
+    /// What this worker alone has, with a sealed list of the keys.
+    Devices { keys: D, descriptors: Vec<D> },
     /// End when every request has ended.
     Quit,
     /// The same, but serve idle connections once more: another program accepts in this one's place.
@@ -56,6 +58,8 @@ pub(crate) enum Report {
     Committed { generation: u64 },
     /// The last request of a replaced generation has ended.
     Finished { generation: u64 },
+    /// The worker uses the devices that it was given.
+    HasDevices,
     /// The worker was told by a signal of its own to open its logs again, which it may not.
     WantsLogs,
     /// It was told by a signal of its own to end when every request has ended: it accepts nothing more, and takes no
@@ -78,12 +82,14 @@ mod kind {
     pub(super) const QUIT: u8 = 5;
     pub(super) const TERMINATE: u8 = 6;
     pub(super) const DRAIN: u8 = 7;
+    pub(super) const DEVICES: u8 = 8;
     pub(super) const PREPARED: u8 = 16;
     pub(super) const FAILED: u8 = 17;
     pub(super) const FINISHED: u8 = 18;
     pub(super) const COMMITTED: u8 = 19;
     pub(super) const WANTS_LOGS: u8 = 20;
     pub(super) const LEAVING: u8 = 21;
+    pub(super) const HAS_DEVICES: u8 = 22;
 }
 
 /// Both ends of a new channel; the worker's is to be passed on.
@@ -135,6 +141,9 @@ impl MasterEnd {
             ),
             Command::Reopen { keys, descriptors } => {
                 (kind::REOPEN, 0, [vec![keys], descriptors].concat())
+            }
+            Command::Devices { keys, descriptors } => {
+                (kind::DEVICES, 0, [vec![keys], descriptors].concat())
             }
             Command::Commit { generation } => (kind::COMMIT, generation, Vec::new()),
             Command::Abandon { generation } => (kind::ABANDON, generation, Vec::new()),
@@ -196,6 +205,7 @@ impl MasterEnd {
             kind::COMMITTED => Ok(Some(Report::Committed { generation })),
             kind::WANTS_LOGS => Ok(Some(Report::WantsLogs)),
             kind::LEAVING => Ok(Some(Report::Leaving)),
+            kind::HAS_DEVICES => Ok(Some(Report::HasDevices)),
             kind::FAILED => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Some(Report::Failed { generation, text }))
@@ -238,6 +248,7 @@ impl WorkerEnd {
             Report::Committed { generation } => packet(kind::COMMITTED, *generation, b""),
             Report::WantsLogs => packet(kind::WANTS_LOGS, 0, b""),
             Report::Leaving => packet(kind::LEAVING, 0, b""),
+            Report::HasDevices => packet(kind::HAS_DEVICES, 0, b""),
             Report::Failed { generation, text } => {
                 packet(kind::FAILED, *generation, text.as_bytes())
             }
@@ -267,6 +278,10 @@ impl WorkerEnd {
                 descriptors: descriptors.collect(),
             },
             kind::REOPEN => Command::Reopen {
+                keys: descriptors.next().ok_or_else(invalid)?,
+                descriptors: descriptors.collect(),
+            },
+            kind::DEVICES => Command::Devices {
                 keys: descriptors.next().ok_or_else(invalid)?,
                 descriptors: descriptors.collect(),
             },

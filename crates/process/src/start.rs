@@ -17,7 +17,7 @@ use crate::directories;
 use crate::identity;
 use crate::inherited;
 use crate::log::{Level, Log, print};
-use crate::master::{Master, Older, Origin, Startup, Upgrade};
+use crate::master::{Master, Older, Origin, Startup, Upgrade, devices};
 use crate::options::{Action, Options, SignalName};
 use crate::pid_file::{self, PidFile};
 use crate::predecessor::Predecessor;
@@ -265,6 +265,9 @@ fn start(options: Options, application: &'static dyn Application) -> Result<(), 
         },
     )?;
     let needs = &examined.needs.descriptors;
+    if !devices::check(&examined.needs.devices, is_handed_on, &startup_log) {
+        return Err(Refused);
+    }
     let descriptors = Descriptors::open(needs, &inherited, &startup_log).map_err(|_| Refused)?;
     descriptors.adjust_kept(needs, &inherited, &startup_log);
     let inherited_files = inherited.socket_files();

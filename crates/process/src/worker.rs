@@ -281,6 +281,7 @@ impl<'a> Session<'a> {
             }
             Command::Abandon { .. } => self.abandon(),
             Command::Reopen { keys, descriptors } => self.reopen(keys, descriptors),
+            Command::Devices { keys, descriptors } => self.take_devices(keys, descriptors),
             Command::Incomplete { generation } => {
                 let text = "recvmsg() failed (24: Too many open files)".to_owned();
                 self.control.send(&Report::Failed { generation, text });
@@ -368,6 +369,24 @@ impl<'a> Session<'a> {
             }
             (Err(error), _) => self.log.write(Level::Alert, error),
             (Ok(_), None) => {}
+        }
+    }
+
+    fn take_devices(&mut self, keys: OwnedFd, descriptors: Vec<OwnedFd>) {
+        let Some(worker) = &mut self.worker else {
+            return;
+        };
+        let devices = bundle::unseal(keys)
+            .and_then(|bytes| bundle::decode_keys(&bytes))
+            .and_then(|keys| bundle::keyed(keys, descriptors))
+            .map_err(|error| error.to_string());
+        match devices.and_then(|devices| worker.devices(devices)) {
+            Ok(()) => self.control.send(&Report::HasDevices),
+            Err(text) => {
+                for line in text.lines() {
+                    self.log.write(Level::Error, line);
+                }
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 use conf::{Contexts, Declared, Fault, Inherit, Reload, ScopeRef, Setter, Setting, Word, parse};
 use engine::EngineKind;
+use engine::xdp::Mode as XdpMode;
 use framework::compile::{Compiler, Feature};
 use framework::network::{DebugConnections, Peers};
 
@@ -24,10 +25,42 @@ static WORKER_CONNECTIONS: Setting<u64> =
              are closed; where none is, a request that needs an upstream is answered with 500.",
         );
 
-static USE: Setting<Option<EngineKind>> = Setting::new("use", &["epoll | io_uring"], engine_kind)
+static USE: Setting<Option<EngineKind>> =
+    Setting::new("use", &["epoll | io_uring | xdp"], engine_kind)
+        .contexts(Contexts::EVENTS)
+        .reload(Reload::NewProcess)
+        .manual(
+            "The engine of the worker threads. Without it the best that works here is chosen, and the log says why. \
+             With `xdp` connections that come by an `xdp_interface` pass the kernel by, and all others are epoll's.",
+        );
+
+static XDP_INTERFACE: Setting<Vec<Word>> =
+    Setting::new("xdp_interface", &["name ..."], |setter| Ok(setter.args().to_vec()))
+        .arity(conf::Arity::at_least(1))
+        .contexts(Contexts::EVENTS)
+        .reload(Reload::NewProcess)
+        .manual(
+            "The network interfaces whose TCP connections `use xdp` takes from the kernel: those to the addresses \
+             that the interface has and a `listen` names, over IPv4. Where an interface cannot be used so, \
+             the log says why, and the kernel has its connections as always.",
+        );
+
+static XDP_MODE: Setting<XdpMode> = Setting::new("xdp_mode", &["auto | native | generic"], xdp_mode)
     .contexts(Contexts::EVENTS)
+    .default("auto")
     .reload(Reload::NewProcess)
-    .manual("The engine of the worker threads. Without it the best that works here is chosen, and the log says why.");
+    .manual(
+        "Where frames of an `xdp_interface` are taken: in its driver (`native`), or behind it (`generic`), which every \
+         driver can and which is slower. `auto` is `native` where the driver can.",
+    );
+
+static XDP_REQUIRED: Setting<bool> = Setting::new("xdp_required", &["on | off"], parse::flag)
+    .contexts(Contexts::EVENTS)
+    .default("off")
+    .reload(Reload::NewProcess)
+    .manual(
+        "Refuses to start where an `xdp_interface` cannot be used. Without it the kernel serves its connections then.",
+    );
 
 static MULTI_ACCEPT: Setting<bool> = Setting::new("multi_accept", &["on | off"], parse::flag)
     .contexts(Contexts::EVENTS)
@@ -71,6 +104,7 @@ fn engine_kind(setter: &Setter<'_>) -> Result<Option<EngineKind>, Fault> {
     match &*word.bytes {
         b"epoll" => Ok(Some(EngineKind::Epoll)),
         b"io_uring" => Ok(Some(EngineKind::Uring)),
+        b"xdp" => Ok(Some(EngineKind::Xdp)),
         _ => Err(Fault::at(
             word,
             format!("invalid event type \"{}\"", word.text()),
@@ -78,10 +112,76 @@ fn engine_kind(setter: &Setter<'_>) -> Result<Option<EngineKind>, Fault> {
     }
 }
 
+fn xdp_mode(setter: &Setter<'_>) -> Result<XdpMode, Fault> {
+    let word = setter.word()?;
+    match &*word.bytes {
+        b"auto" => Ok(XdpMode::Auto),
+        b"native" => Ok(XdpMode::Native),
+        b"generic" => Ok(XdpMode::Generic),
+        _ => Err(Fault::at(
+            word,
+            format!("invalid value \"{}\"", word.text()),
+        )),
+    }
+}
+
+/// `use xdp` and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// `xdp_interface`.
+    pub interfaces: Vec<String>,
+    /// `xdp_mode`.
+    pub mode: XdpMode,
+    /// `xdp_required`.
+    pub is_required: bool,
+}
+
+impl Xdp {
+    fn compile(scope: ScopeRef<'_>, engine: Option<EngineKind>) -> Result<Option<Xdp>, Fault> {
+        let interfaces = scope.written(&XDP_INTERFACE)?.unwrap_or_default();
+        match (engine, interfaces.first()) {
+            (Some(EngineKind::Xdp), None) => {
+                return Err(Fault::new("\"use xdp\" needs an \"xdp_interface\""));
+            }
+            (Some(EngineKind::Xdp), Some(_)) => {}
+            (_, Some(first)) => {
+                return Err(Fault::at(first, "\"xdp_interface\" needs \"use xdp\""));
+            }
+            (_, None) => return Ok(None),
+        }
+        for (place, word) in interfaces.iter().enumerate() {
+            let text = word.text();
+            if text.is_empty() || text.len() > INTERFACE_NAME_MAX || text.contains(['/', '\0']) {
+                return Err(Fault::at(word, format!("invalid interface \"{text}\"")));
+            }
+            if interfaces
+                .iter()
+                .take(place)
+                .any(|other| other.bytes == word.bytes)
+            {
+                return Err(Fault::at(word, format!("duplicate interface \"{text}\"")));
+            }
+        }
+        Ok(Some(Xdp {
+            interfaces: interfaces
+                .iter()
+                .map(|word| word.text().into_owned())
+                .collect(),
+            mode: scope.get(&XDP_MODE)?,
+            is_required: scope.get(&XDP_REQUIRED)?,
+        }))
+    }
+}
+
+/// Bytes of the longest name that Linux gives to an interface.
+const INTERFACE_NAME_MAX: usize = 15;
+
 /// The compiled `events` block.
 pub struct Events {
     /// `use`.
     pub engine: Option<EngineKind>,
+    /// `use xdp`.
+    pub xdp: Option<Xdp>,
     /// `worker_connections`.
     pub connections: usize,
     /// `multi_accept`.
@@ -95,6 +195,9 @@ impl Feature for Events {
         &EVENTS,
         &WORKER_CONNECTIONS,
         &USE,
+        &XDP_INTERFACE,
+        &XDP_MODE,
+        &XDP_REQUIRED,
         &MULTI_ACCEPT,
         &DEBUG_CONNECTION,
         &ACCEPT_MUTEX,
@@ -108,8 +211,10 @@ impl Feature for Events {
                 "invalid value \"0\" in \"worker_connections\" directive",
             ));
         }
+        let engine = scope.written(&USE)?.flatten();
         Ok(Events {
-            engine: scope.written(&USE)?.flatten(),
+            engine,
+            xdp: Xdp::compile(scope, engine)?,
             connections: connections as usize,
             multi_accept: scope.get(&MULTI_ACCEPT)?,
             debug_connections: DebugConnections(Peers::compile(

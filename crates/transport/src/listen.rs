@@ -242,6 +242,7 @@ fn option<O>(listen: &mut Listen<O>, word: &Word, own: TakeOption<O>) -> Result<
         ("bind", None) => {}
         ("deferred", None) => options.deferred = true,
         ("reuseport", None) => options.reuseport = true,
+        ("xdp", None) => options.xdp = true,
         ("fastopen", Some(_)) => options.fastopen = Some(number("fastopen")?),
         ("backlog", Some(_)) => {
             options.backlog = number("backlog")?;

@@ -28,7 +28,7 @@ impl BoundSocket {
             // A descriptor that is no socket is refused where the socket is used.
             Socket::Descriptor(descriptor) => carries(descriptor).unwrap_or_default(),
             // The simulated network has no sockets of datagrams that are handed on.
-            Socket::Simulated(_) => Carries::Streams,
+            Socket::Simulated(_) | Socket::Carried { .. } => Carries::Streams,
         }
     }
 
@@ -40,6 +40,8 @@ impl BoundSocket {
         Ok(BoundSocket(match &self.0 {
             Socket::Descriptor(descriptor) => Socket::Descriptor(descriptor.try_clone()?),
             Socket::Simulated(number) => Socket::Simulated(*number),
+            // A connection, which never is on its way here.
+            Socket::Carried { .. } => return Err(io::ErrorKind::Unsupported.into()),
         }))
     }
 }

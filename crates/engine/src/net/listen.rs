@@ -47,6 +47,8 @@ pub struct ListenOptions {
     pub ipv6only: Option<bool>,
     /// `TCP_NODELAY`, which accepted connections inherit, so that none needs a call of its own.
     pub nodelay: bool,
+    /// Connections may pass the kernel by: says nothing of the socket itself.
+    pub xdp: bool,
 }
 
 impl ListenOptions {
@@ -65,6 +67,7 @@ impl ListenOptions {
             sndbuf: None,
             ipv6only: None,
             nodelay: false,
+            xdp: false,
         }
     }
 }

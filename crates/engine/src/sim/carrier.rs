@@ -15,11 +15,12 @@ use netstack::simulated::{Side, Wire, WireFaults};
 use netstack::tcp::{CallError, Reason, Secret};
 use netstack::wire::ethernet::MacAddress;
 use netstack::{
-    Addresses, ConnectError, ConnectionId, Event, ListenError, ListenerId, Settings, Stack,
-    Unlistened,
+    Addresses, ConnectError, ConnectionId, Event, ListenError, ListenerId, Neighbouring, Settings,
+    Stack, Unlistened,
 };
 
 use super::network::Faults;
+use crate::carried::error_of;
 
 /// Connections and bytes that a host of a simulation holds at most.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -66,6 +67,7 @@ impl Carrier {
                 addresses: Addresses::Any,
                 prefix_length: 0,
                 gateway: None,
+                neighbouring: Neighbouring::Asks,
                 tcp: netstack::tcp::Settings {
                     receive_max: window,
                     send_max: window,
@@ -242,25 +244,5 @@ fn of_version_4(address: SocketAddr) -> io::Result<SocketAddrV4> {
     match address {
         SocketAddr::V4(address) => Ok(address),
         SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-/// What a socket would have said.
-fn error_of(error: CallError) -> io::Error {
-    io::Error::from_raw_os_error(match error {
-        CallError::Unknown | CallError::Connecting => libc::ENOTCONN,
-        CallError::Finished => libc::EPIPE,
-        CallError::Ended(reason) => errno(reason),
-    })
-}
-
-/// How a connection ended, as a socket says it.
-pub(super) fn errno(reason: Reason) -> i32 {
-    match reason {
-        Reason::Finished => libc::EPIPE,
-        Reason::Reset | Reason::Aborted => libc::ECONNRESET,
-        Reason::Refused => libc::ECONNREFUSED,
-        Reason::TimedOut => libc::ETIMEDOUT,
-        Reason::Unreachable => libc::EHOSTUNREACH,
     }
 }

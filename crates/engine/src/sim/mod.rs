@@ -504,7 +504,7 @@ impl Sim {
 fn listening(socket: &Socket) -> Option<i32> {
     match socket {
         Socket::Simulated(number) => Some(*number),
-        Socket::Descriptor(_) => None,
+        Socket::Descriptor(_) | Socket::Carried { .. } => None,
     }
 }
 
@@ -664,7 +664,7 @@ impl Engine for Sim {
         let network = self.network.borrow();
         let mailbox = match socket {
             Socket::Simulated(number) => network.mailboxes.get(number),
-            Socket::Descriptor(_) => None,
+            Socket::Descriptor(_) | Socket::Carried { .. } => None,
         };
         let mailbox = mailbox.ok_or(io::ErrorKind::NotConnected)?;
         Ok(Address::Inet(mailbox.address))

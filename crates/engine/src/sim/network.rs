@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::carrier::{self, Carried, Carrier, News};
+use super::carrier::{Carried, Carrier, News};
 use super::mailbox::Mailbox;
 use crate::net::Address;
 
@@ -342,7 +342,7 @@ impl Network {
             };
             let outcome = match news {
                 News::Connected(_) => Some(Ok(())),
-                News::Closed(_, reason) => Some(Err(carrier::errno(reason))),
+                News::Closed(_, reason) => Some(Err(crate::carried::errno(reason))),
                 News::Listener(_) | News::End(_) => None,
             };
             if let (Some(outcome), Some(end)) = (outcome, self.ends.get_mut(&number)) {

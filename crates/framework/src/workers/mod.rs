@@ -243,6 +243,21 @@ impl Workers {
         while swapped.recv_timeout(left()).is_ok() {}
     }
 
+    /// Has a thread do something, and waits for what comes of it; `None` where there is no such
+    /// thread, or it has ended, or is busy for longer than `SWAP_WAIT`.
+    pub fn on_thread<R: Send + 'static>(
+        &self,
+        index: usize,
+        job: impl FnOnce() -> R + Send + 'static,
+    ) -> Option<R> {
+        let thread = self.threads.get(index)?;
+        let (done, outcome) = std::sync::mpsc::channel();
+        thread.remote.post(Box::new(move || {
+            let _ = done.send(job()); // none waits any more if it took long
+        }));
+        outcome.recv_timeout(SWAP_WAIT).ok()
+    }
+
     /// No new connections; idle ones are closed, busy ones after their response, and those that are still open after
     /// `limit` then.
     pub fn quit(&self, limit: Option<Duration>) {

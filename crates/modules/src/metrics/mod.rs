@@ -10,6 +10,7 @@
 mod caches;
 pub mod meter;
 mod page;
+mod queues;
 mod upstreams;
 
 use bytes::Bytes;

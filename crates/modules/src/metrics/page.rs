@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use base::json;
+use engine::xdp::{self, QueueReport};
 use framework::counters::Totals;
 use framework::generation;
 use http::log;
@@ -12,6 +13,7 @@ use http::server_tokens::VERSION;
 
 use super::caches;
 use super::meter::{self, CLASSES, ScopeName, Sums};
+use super::queues;
 use super::upstreams::{self, GroupNumbers};
 use crate::passing::cache::numbers::{self, CacheNumbers};
 
@@ -29,6 +31,7 @@ pub(super) struct Numbers {
     scopes: BTreeMap<ScopeName, Sums>,
     upstreams: Vec<GroupNumbers>,
     caches: Vec<CacheNumbers>,
+    queues: Vec<QueueReport>,
 }
 
 impl Numbers {
@@ -45,6 +48,7 @@ impl Numbers {
             scopes: meter::sums(counters),
             upstreams: upstreams::of(request),
             caches: numbers::of(request),
+            queues: xdp::reports(),
         }
     }
 
@@ -104,6 +108,9 @@ impl Numbers {
         }
         if !self.caches.is_empty() {
             caches::prometheus(&self.caches, &mut page);
+        }
+        if !self.queues.is_empty() {
+            queues::prometheus(&self.queues, &mut page);
         }
         page.0
     }
@@ -252,6 +259,10 @@ impl Numbers {
                 .array(|json| upstreams::json(&self.upstreams, json));
             json.key("caches")
                 .array(|json| caches::json(&self.caches, json));
+            if !self.queues.is_empty() {
+                json.key("xdp_queues")
+                    .array(|json| queues::json(&self.queues, json));
+            }
         });
         json.into_bytes()
     }
@@ -408,6 +419,7 @@ mod tests {
             scopes: [(name, sums)].into(),
             upstreams: Vec::new(),
             caches: Vec::new(),
+            queues: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::slab::Key;
 
-use super::{Addresses, PAYLOAD, Stack, Unlistened, is_of_a_host};
+use super::{Addresses, Neighbouring, PAYLOAD, Stack, Unlistened, is_of_a_host};
 use crate::device::Verdict;
 use crate::tcp::handshake::{self, SynReceived};
 use crate::tcp::{Agreed, Outgoing, State, Tuple, clock, cookie};
@@ -30,6 +30,7 @@ impl Stack {
         };
         let is_for_us = header.destination == self.settings.mac;
         match header.kind {
+            EtherType::Arp if self.settings.neighbouring == Neighbouring::Told => Verdict::Passed,
             EtherType::Arp if is_for_us || header.destination == MacAddress::BROADCAST => {
                 self.handle_arp(now, payload)
             }
@@ -158,6 +159,7 @@ impl Stack {
         let (source, destination) = (packet.source, packet.destination);
         let Ok(segment) = Segment::parse(packet.payload, source, destination) else {
             // Damaged: nobody can say whose it is, and it will come again.
+            self.counts.damaged += 1;
             return Verdict::Taken;
         };
         let tuple = Tuple {
@@ -171,6 +173,7 @@ impl Stack {
         let Some(slot) = self.table.get_mut(key) else {
             return Verdict::Taken;
         };
+        slot.heard = Some(card);
         let settings = &self.settings.tcp;
         let effects = slot.state.handle_segment(now, settings, &segment, room);
         let Some(numbers) = effects.reuse else {
@@ -260,6 +263,7 @@ impl Stack {
             let numbers = (ours, theirs);
             let answer =
                 handshake::answer(&self.settings.tcp, &agreed.for_cookie(), marked, numbers);
+            self.counts.cookies += 1;
             self.reply(tuple, answer, Some(card));
             return;
         }
@@ -272,6 +276,9 @@ impl Stack {
         let key = self
             .table
             .insert(*tuple, State::SynReceived(state), Some(at));
+        if let Some(slot) = self.table.get_mut(key) {
+            slot.heard = Some(card);
+        }
         self.settle(key);
     }
 
@@ -315,6 +322,9 @@ impl Stack {
         let key = self
             .table
             .insert(*tuple, State::SynReceived(state), Some(at));
+        if let Some(slot) = self.table.get_mut(key) {
+            slot.heard = Some(card);
+        }
         if let Some(listener) = self.table.listener_mut(at) {
             listener.handshakes += 1;
         }

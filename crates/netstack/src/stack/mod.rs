@@ -27,6 +27,7 @@ use crate::neighbours::Neighbours;
 use crate::table::Table;
 use crate::tcp::handshake::SynSent;
 use crate::tcp::{self, CallError, KeepAlive, Prebuilt, Purpose, Reason, Secret, State, Tuple};
+use crate::ways::{Route, Ways};
 use crate::wire::ethernet::{self, MacAddress};
 use crate::wire::ipv4;
 
@@ -77,6 +78,17 @@ pub enum Unlistened {
     Pass,
 }
 
+/// How a stack knows the cards of other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbouring {
+    /// It asks by ARP, and answers.
+    Asks,
+    /// The kernel asks and answers, and the stack is told what the kernel knows
+    /// ([`Stack::set_neighbour`], [`Stack::set_routes`]). Where that is nothing, a connection's
+    /// segments go to the card that its last one came from.
+    Told,
+}
+
 /// What a stack is like.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -88,6 +100,8 @@ pub struct Settings {
     pub prefix_length: u8,
     /// Who passes on what is for others.
     pub gateway: Option<Ipv4Addr>,
+    /// How the cards of other hosts are known.
+    pub neighbouring: Neighbouring,
     /// How connections behave.
     pub tcp: tcp::Settings,
     /// What becomes of segments for nobody.
@@ -99,6 +113,19 @@ pub struct Settings {
     pub memory_max: usize,
     /// What nobody can guess, to be drawn anew by whoever makes a stack.
     pub secret: Secret,
+}
+
+/// What a stack has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Segments with data that were sent again.
+    pub sent_again: u64,
+    /// Connections that others have begun, and that came to stand.
+    pub accepted: u64,
+    /// Segments whose checksums were wrong.
+    pub damaged: u64,
+    /// SYNs that were answered by a cookie, because all places were taken.
+    pub cookies: u64,
 }
 
 /// Names a connection for as long as the application has it.
@@ -160,6 +187,7 @@ pub struct Stack {
     settings: Settings,
     table: Table,
     neighbours: Neighbours,
+    ways: Ways,
     /// Deadlines of connections, by milliseconds.
     wheel: TimerWheel<Key>,
     /// Connections that may have something to send, each once.
@@ -173,6 +201,7 @@ pub struct Stack {
     /// Bytes that connections hold.
     memory: usize,
     next_port: u16,
+    counts: Counts,
 }
 
 impl Stack {
@@ -183,6 +212,7 @@ impl Stack {
             settings,
             table: Table::default(),
             neighbours: Neighbours::default(),
+            ways: Ways::default(),
             wheel: TimerWheel::new(0),
             sending: VecDeque::new(),
             waiting: Vec::new(),
@@ -191,6 +221,7 @@ impl Stack {
             listeners_noticed: VecDeque::new(),
             memory: 0,
             next_port: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -198,6 +229,23 @@ impl Stack {
     #[must_use]
     pub fn memory(&self) -> usize {
         self.memory
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether something is still to be sent, or acknowledged by the other end. Looks at each
+    /// connection.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let is_busy = |state: &State| match state {
+            State::SynSent(_) | State::SynReceived(_) | State::Synchronized(_) => true,
+            State::TimeWait(_) | State::Closed(..) => false,
+        };
+        !self.replies.is_empty() || self.table.states().any(is_busy)
     }
 
     /// Connections in any state.
@@ -306,6 +354,27 @@ impl Stack {
     #[must_use]
     pub fn tuple(&self, id: ConnectionId) -> Option<Tuple> {
         self.table.get(id.0).map(|slot| slot.tuple)
+    }
+
+    /// Bytes that the connection has room for. Where that is none, the application is told when
+    /// there is some.
+    ///
+    /// # Errors
+    /// As of [`send`](Stack::send).
+    pub fn room(&mut self, id: ConnectionId) -> Result<usize, CallError> {
+        let has_room = self.memory < self.settings.memory_max;
+        let connection = self.connection(id)?;
+        let room = if has_room { connection.room() } else { 0 };
+        if room == 0 {
+            connection.want_room();
+        }
+        Ok(room)
+    }
+
+    /// Bytes that [`receive`](Stack::receive) would move at once, if it had room for them.
+    #[must_use]
+    pub fn unread(&self, id: ConnectionId) -> usize {
+        self.table.get(id.0).map_or(0, |slot| slot.state.unread())
     }
 
     /// Sends as much of `bytes` as the connection has room for: how much that is. They are held,
@@ -503,6 +572,16 @@ impl Stack {
             State::TimeWait(_) => Err(CallError::Finished),
             State::Closed(reason, _) => Err(CallError::Ended(*reason)),
         }
+    }
+
+    /// The card that `host` has, or that is not known (any more), as the kernel has it.
+    pub fn set_neighbour(&mut self, host: Ipv4Addr, card: Option<MacAddress>) {
+        self.ways.set_neighbour(host, card);
+    }
+
+    /// The routes of the kernel's by way of this stack's card, in place of those before.
+    pub fn set_routes(&mut self, routes: Vec<Route>) {
+        self.ways.set_routes(routes);
     }
 
     /// The host to which packets for `destination` are handed.

@@ -3,7 +3,7 @@
 
 use base::slab::Key;
 
-use super::Stack;
+use super::{Neighbouring, Stack};
 use crate::tcp::{Effects, Outgoing, Reason, State};
 use crate::wire::ethernet::MacAddress;
 
@@ -15,7 +15,11 @@ impl Stack {
             return;
         };
         if let Some(reset) = effects.reset {
-            let tuple = slot.tuple;
+            let (tuple, heard) = (slot.tuple, slot.heard);
+            let card = match self.settings.neighbouring {
+                Neighbouring::Told => card.or(heard),
+                Neighbouring::Asks => card,
+            };
             self.reply(&tuple, *reset, card);
         }
         let Some(slot) = self.table.get_mut(key) else {
@@ -50,6 +54,7 @@ impl Stack {
         {
             listener.handshakes -= usize::from(was_counted && listener.handshakes > 0);
             if stands {
+                self.counts.accepted += 1;
                 listener.ready.push_back(key);
                 if !std::mem::replace(&mut listener.is_noticed, true) {
                     self.listeners_noticed.push_back(at);
@@ -141,8 +146,12 @@ impl Stack {
         outgoing: Outgoing,
         card: Option<MacAddress>,
     ) {
-        let hop = self.next_hop(*tuple.remote.ip());
-        let Some(card) = card.or_else(|| self.neighbours.card(hop)) else {
+        let remote = *tuple.remote.ip();
+        let card = match self.settings.neighbouring {
+            Neighbouring::Told => self.ways.card(remote).or(card),
+            Neighbouring::Asks => card.or_else(|| self.neighbours.card(self.next_hop(remote))),
+        };
+        let Some(card) = card else {
             return;
         };
         let mut frame = vec![0; super::PAYLOAD + 60];

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::{PAYLOAD, Stack};
+use super::{Neighbouring, PAYLOAD, Stack};
 use crate::neighbours::Neighbour;
 use crate::tcp::{Effects, Outgoing, Reason, State, Tuple};
 use crate::wire::checksum::Sum;
@@ -31,15 +31,20 @@ impl Stack {
                 slot.is_sending = false;
                 continue;
             }
-            let tuple = slot.tuple;
-            let hop = self.next_hop(*tuple.remote.ip());
-            let card = match self.neighbours.find(now, hop) {
-                Neighbour::Known(card, _) => Some(card),
-                Neighbour::Absent(_) => None,
-                Neighbour::Asked(..) => {
-                    self.waiting.push(key);
-                    self.note_deadline(key);
-                    continue;
+            let (remote, heard) = (*slot.tuple.remote.ip(), slot.heard);
+            let card = match self.settings.neighbouring {
+                Neighbouring::Told => self.ways.card(remote).or(heard),
+                Neighbouring::Asks => {
+                    let hop = self.next_hop(remote);
+                    match self.neighbours.find(now, hop) {
+                        Neighbour::Known(card, _) => Some(card),
+                        Neighbour::Absent(_) => None,
+                        Neighbour::Asked(..) => {
+                            self.waiting.push(key);
+                            self.note_deadline(key);
+                            continue;
+                        }
+                    }
                 }
             };
             if let Some(length) = self.transmit(now, key, card, into) {
@@ -88,6 +93,7 @@ impl Stack {
         let end = data + outgoing.length;
         let sum = match &mut slot.state {
             State::Synchronized(connection) if outgoing.length > 0 => {
+                self.counts.sent_again += u64::from(std::mem::take(&mut connection.sent_again));
                 let place = into.get_mut(data..end).unwrap_or_default();
                 connection.copy(outgoing.offset, place)
             }

@@ -335,6 +335,8 @@ pub(crate) struct Connection {
     /// The end of what was sent again and is not acknowledged, and our clock when that began.
     resent: Option<(Sequence, u32)>,
     last_sent: Duration,
+    /// Segments that were sent again since the stack last counted them.
+    pub(crate) sent_again: u32,
     send_timer: SendTimer,
     /// The timer for a closed window is over: something has to be sent into it.
     probe_is_due: bool,
@@ -427,6 +429,7 @@ impl Connection {
             timed: None,
             resent: None,
             last_sent: now,
+            sent_again: 0,
             send_timer: SendTimer::Off,
             probe_is_due: false,
             probe_end: ours + 1,

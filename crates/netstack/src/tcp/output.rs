@@ -126,6 +126,7 @@ impl Connection {
         let outgoing = self.segment_at(now, from, length, fin);
         let end = end_of(&outgoing);
         self.recovery.on_sent_again(end);
+        self.sent_again += 1;
         self.timed = None;
         if let Some(clocks) = self.agreed.timestamps {
             let (before, began) = self.resent.unwrap_or((end, clocks.now(now)));

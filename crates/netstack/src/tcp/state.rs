@@ -98,6 +98,16 @@ impl State {
         }
     }
 
+    /// Bytes that have come and wait for the application.
+    pub(crate) fn unread(&self) -> usize {
+        match self {
+            State::SynSent(_) | State::SynReceived(_) => 0,
+            State::Synchronized(connection) => connection.inbox.len(),
+            State::TimeWait(state) => state.inbox.len(),
+            State::Closed(_, inbox) => inbox.len(),
+        }
+    }
+
     /// Memory that the state takes beside itself.
     pub(crate) fn occupied(&self) -> usize {
         match self {

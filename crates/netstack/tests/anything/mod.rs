@@ -18,7 +18,8 @@ use netstack::wire::ipv4::{self, Packet, Protocol};
 use netstack::wire::sequence::Sequence;
 use netstack::wire::tcp::{Flags, Header, Options, SackBlocks, Segment, Timestamps};
 use netstack::{
-    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Settings, Stack, Unlistened,
+    Addresses, ConnectionId, Event, FRAME_MAX, ListenerId, Neighbouring, Settings, Stack,
+    Unlistened,
 };
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -104,6 +105,7 @@ impl World {
             addresses: Addresses::These(vec![OURS]),
             prefix_length: 24,
             gateway: None,
+            neighbouring: Neighbouring::Asks,
             tcp,
             unlistened: Unlistened::Refuse,
             connections_max: CONNECTIONS_MAX,

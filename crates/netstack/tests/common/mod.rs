@@ -7,7 +7,9 @@ use bytes::Bytes;
 use netstack::simulated::{Side, Wire, WireFaults};
 use netstack::tcp::{self, Secret};
 use netstack::wire::ethernet::MacAddress;
-use netstack::{Addresses, ConnectionId, Event, ListenerId, Settings, Stack, Unlistened};
+use netstack::{
+    Addresses, ConnectionId, Event, ListenerId, Neighbouring, Settings, Stack, Unlistened,
+};
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -20,6 +22,7 @@ pub(crate) fn settings(address: Ipv4Addr, tcp: tcp::Settings) -> Settings {
         addresses: Addresses::These(vec![address]),
         prefix_length: 24,
         gateway: None,
+        neighbouring: Neighbouring::Asks,
         tcp,
         unlistened: Unlistened::Refuse,
         connections_max: 1000,

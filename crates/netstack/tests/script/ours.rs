@@ -8,7 +8,8 @@ use netstack::tcp::{CallError, Secret};
 use netstack::wire::arp;
 use netstack::wire::ethernet::{self, EtherType, MacAddress};
 use netstack::{
-    Addresses, ConnectionId, FRAME_MAX, ListenerId, Settings, Stack, Unlistened, Verdict,
+    Addresses, ConnectionId, FRAME_MAX, ListenerId, Neighbouring, Settings, Stack, Unlistened,
+    Verdict,
 };
 
 use super::Subject;
@@ -37,6 +38,7 @@ impl Ours {
                 addresses: Addresses::These(vec![OUR_ADDRESS]),
                 prefix_length: 24,
                 gateway: None,
+                neighbouring: Neighbouring::Asks,
                 tcp: settings.tcp.clone(),
                 unlistened: Unlistened::Refuse,
                 connections_max: settings.connections_max,

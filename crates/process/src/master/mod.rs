@@ -16,6 +16,7 @@
 //! The master reads no byte that a client has sent.
 
 mod child;
+pub(crate) mod devices;
 mod hosts;
 mod logs;
 mod reload;
@@ -41,6 +42,7 @@ use crate::service_manager::ServiceManager;
 use crate::signals::{Received, Signals};
 use crate::start::Examined;
 use child::{Child, Role};
+use devices::Devices;
 use hosts::Lookup;
 use logs::Replaced;
 use reload::{Generation, Reload};
@@ -104,6 +106,8 @@ pub(crate) struct Master {
     /// Whether the application was told so.
     has_told: bool,
     first_start_failed: bool,
+    /// What one worker alone has.
+    devices: Devices,
 }
 
 /// Signals that wait for their turn.
@@ -163,6 +167,7 @@ impl Master {
             has_served: false,
             has_told: false,
             first_start_failed: false,
+            devices: Devices::default(),
         })
     }
 
@@ -239,6 +244,7 @@ impl Master {
         let children = self.children.iter().filter_map(Child::ready_deadline);
         let others = [
             self.restart.due(),
+            self.devices.retry_at,
             self.reload.as_ref().map(|reload| reload.deadline),
             self.stop.and_then(|stop| stop.kill_at),
             self.manager.as_ref().and_then(ServiceManager::watchdog_due),
@@ -431,8 +437,10 @@ impl Master {
                         self.application.serving();
                         self.manager.iter().for_each(ServiceManager::ready);
                     }
+                    self.give_devices(id);
                 }
             }
+            Report::HasDevices => self.devices_are_used(id),
             Report::Finished { generation } => {
                 let worker = child.name();
                 let text = format!("generation {generation} of {worker} exited with code 0");
@@ -501,10 +509,14 @@ impl Master {
         self.child_leaves(id);
         self.children.retain(|child| child.id != id);
         self.forget_generations_of(id);
+        self.devices_are_free(id);
     }
 
     /// A worker does no more of what it was there for, because it has ended or is about to: another one does.
     fn child_leaves(&mut self, id: u64) {
+        if self.devices.is_owner(id) {
+            self.release_devices();
+        }
         let Some(child) = self.child_mut(id) else {
             return;
         };
@@ -565,6 +577,9 @@ impl Master {
         if is_over(self.restart.due()) {
             self.start_worker();
         }
+        if is_over(self.devices.retry_at) {
+            self.give_devices_again();
+        }
     }
 
     /// QUIT: no new connections, every request to its end.
@@ -580,6 +595,7 @@ impl Master {
     /// another program accepts, their clients are not hurried.
     fn leave_workers(&mut self) {
         self.restart = Restart::default();
+        self.release_devices();
         let how = if self.upgrade.another_accepts() {
             Command::Drain
         } else {

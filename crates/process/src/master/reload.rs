@@ -333,6 +333,9 @@ impl Master {
             ..
         } = reload;
         let generation = next.number;
+        if !self.devices.is_owner(target) {
+            self.release_devices();
+        }
         let mut old = std::mem::replace(&mut self.generation, next);
         self.remember(old.number, old.needs.descriptors);
         for child in &mut self.children {

@@ -1,0 +1,25 @@
+//! What our own TCP says of a connection, as a socket of the kernel's would have said it.
+
+use std::io;
+
+use netstack::tcp::{CallError, Reason};
+
+/// The error of a call.
+pub(crate) fn error_of(error: CallError) -> io::Error {
+    io::Error::from_raw_os_error(match error {
+        CallError::Unknown | CallError::Connecting => libc::ENOTCONN,
+        CallError::Finished => libc::EPIPE,
+        CallError::Ended(reason) => errno(reason),
+    })
+}
+
+/// How a connection ended.
+pub(crate) fn errno(reason: Reason) -> i32 {
+    match reason {
+        Reason::Finished => libc::EPIPE,
+        Reason::Reset | Reason::Aborted => libc::ECONNRESET,
+        Reason::Refused => libc::ECONNREFUSED,
+        Reason::TimedOut => libc::ETIMEDOUT,
+        Reason::Unreachable => libc::EHOSTUNREACH,
+    }
+}

@@ -1,0 +1,305 @@
+//! The calls of bpf(2) that a filter needs: maps, a program, a link to an interface, a trial run.
+//!
+//! A descriptor is all that is left of each: the kernel frees a map, a program or a link with the
+//! last descriptor of it, and detaches a link then.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Commands, as `linux/bpf.h` numbers them.
+const MAP_CREATE: u32 = 0;
+const MAP_LOOKUP: u32 = 1;
+const MAP_UPDATE: u32 = 2;
+const PROGRAM_LOAD: u32 = 5;
+#[cfg(test)]
+const PROGRAM_RUN: u32 = 10;
+const LINK_CREATE: u32 = 28;
+
+/// `BPF_PROG_TYPE_XDP` and `BPF_XDP`.
+const PROGRAM_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+
+/// Bytes of what the kernel's verifier says of a program that it refuses.
+const VERDICT_MAX: usize = 64 * 1024;
+
+/// What a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapKind {
+    /// By any key (`BPF_MAP_TYPE_HASH`).
+    Hash,
+    /// By numbers from 0 on (`BPF_MAP_TYPE_ARRAY`).
+    Array,
+    /// Sockets of AF_XDP by numbers (`BPF_MAP_TYPE_XSKMAP`).
+    Sockets,
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// In the driver, before the kernel makes anything of a frame.
+    Native,
+    /// Behind it, for drivers that know no XDP.
+    Generic,
+}
+
+/// One instruction, as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instruction {
+    pub(super) code: u8,
+    /// The destination in the lower four bits, the source in the upper.
+    pub(super) registers: u8,
+    pub(super) offset: i16,
+    pub(super) immediate: i32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CreateMap {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    entries_max: u32,
+    flags: u32,
+    inner_map: u32,
+    numa_node: u32,
+    name: [u8; 16],
+}
+
+#[repr(C)]
+struct Element {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadProgram {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+}
+
+#[cfg(test)]
+#[repr(C)]
+#[derive(Default)]
+struct RunProgram {
+    program: u32,
+    verdict: u32,
+    in_size: u32,
+    out_size: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
+#[repr(C)]
+struct CreateLink {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// # Safety
+/// The attributes are those of the command, and every address in them points to as much memory as
+/// the command reads or writes there.
+unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: the attributes live until the call returns, with their size; the rest is the caller's
+    // warranty.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attributes),
+            size_of::<T>(),
+        )
+    };
+    match result {
+        0.. => Ok(i32::try_from(result).unwrap_or(i32::MAX)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The descriptor that a call has made.
+fn owned(number: i32) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+fn number(descriptor: &impl AsFd) -> u32 {
+    descriptor.as_fd().as_raw_fd().cast_unsigned()
+}
+
+fn address<T: ?Sized>(of: &T) -> u64 {
+    std::ptr::from_ref(of).cast::<u8>().addr() as u64
+}
+
+/// The kernel keeps names of at most 15 bytes.
+fn named(text: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    name.iter_mut()
+        .zip(text.bytes().take(15))
+        .for_each(|(to, byte)| *to = byte);
+    name
+}
+
+/// A map whose keys have `KEY` bytes and whose values have `VALUE`.
+#[derive(Debug)]
+pub(super) struct Map<const KEY: usize, const VALUE: usize>(OwnedFd);
+
+impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
+    /// An empty map.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without the capabilities for it.
+    pub(super) fn new(kind: MapKind, name: &str, entries_max: u32) -> io::Result<Self> {
+        let mut attributes = CreateMap {
+            kind: match kind {
+                MapKind::Hash => 1,
+                MapKind::Array => 2,
+                MapKind::Sockets => 17,
+            },
+            key_size: KEY as u32,
+            value_size: VALUE as u32,
+            entries_max,
+            name: named(name),
+            ..CreateMap::default()
+        };
+        // SAFETY: attributes of this command, without addresses.
+        unsafe { bpf(MAP_CREATE, &mut attributes) }.map(|made| Map(owned(made)))
+    }
+
+    /// Puts a value there, in the place of one that may be there.
+    ///
+    /// # Errors
+    /// The kernel's: `E2BIG` where the map is full.
+    pub(super) fn put(&self, key: [u8; KEY], value: [u8; VALUE]) -> io::Result<()> {
+        let mut attributes = self.element(&key, address(&value));
+        // SAFETY: key and value have the sizes that the map was made with, and outlive the call.
+        unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+    }
+
+    /// The value there.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none.
+    pub(super) fn find(&self, key: [u8; KEY]) -> io::Result<[u8; VALUE]> {
+        let mut value = [0; VALUE];
+        let mut attributes = self.element(&key, std::ptr::from_mut(&mut value).addr() as u64);
+        // SAFETY: as for `put`; the kernel writes as many bytes as a value has.
+        unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(|_| value)
+    }
+
+    fn element(&self, key: &[u8; KEY], value: u64) -> Element {
+        Element {
+            map: number(&self.0),
+            padding: 0,
+            key: address(key),
+            value,
+            flags: 0,
+        }
+    }
+}
+
+impl<const KEY: usize, const VALUE: usize> AsFd for Map<KEY, VALUE> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A program that the kernel has found to be harmless.
+#[derive(Debug)]
+pub(super) struct Program(OwnedFd);
+
+impl Program {
+    /// Has the kernel check a program.
+    ///
+    /// # Errors
+    /// The kernel's; one that it finds no good comes with what its verifier said.
+    pub(super) fn load(instructions: &[Instruction], name: &str) -> io::Result<Program> {
+        let mut attributes = LoadProgram {
+            kind: PROGRAM_XDP,
+            count: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
+            instructions: address(instructions),
+            license: address(c"Dual MIT/GPL".to_bytes_with_nul()),
+            name: named(name),
+            attach_type: ATTACH_XDP,
+            ..LoadProgram::default()
+        };
+        // SAFETY: as many instructions as are said, and a text that ends with a zero.
+        let refused = match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
+            Ok(made) => return Ok(Program(owned(made))),
+            Err(error) => error,
+        };
+        // What the verifier says costs time; only who is refused asks for it.
+        let mut said = vec![0_u8; VERDICT_MAX];
+        attributes.log_level = 1;
+        attributes.log_size = VERDICT_MAX as u32;
+        attributes.log = said.as_mut_ptr().addr() as u64;
+        // SAFETY: as before; the kernel writes at most as many bytes as are said.
+        match unsafe { bpf(PROGRAM_LOAD, &mut attributes) } {
+            Ok(made) => Ok(Program(owned(made))),
+            Err(_) => {
+                let text = said.split(|byte| *byte == 0).next().unwrap_or_default();
+                let text = String::from_utf8_lossy(text);
+                let last = text.trim_end().lines().rev().take(3).collect::<Vec<_>>();
+                let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
+                match last.is_empty() {
+                    true => Err(refused),
+                    false => Err(io::Error::new(refused.kind(), format!("{refused}: {last}"))),
+                }
+            }
+        }
+    }
+
+    /// Attaches the program to an interface, for as long as the descriptor is open.
+    ///
+    /// # Errors
+    /// `EBUSY` where another program is attached, `EOPNOTSUPP` where the driver knows no XDP.
+    pub(super) fn attach(&self, interface: u32, how: Attach) -> io::Result<OwnedFd> {
+        let mut attributes = CreateLink {
+            program: number(&self.0),
+            interface,
+            attach_type: ATTACH_XDP,
+            flags: match how {
+                Attach::Generic => 1 << 1,
+                Attach::Native => 1 << 2,
+            },
+        };
+        // SAFETY: attributes of this command, without addresses.
+        unsafe { bpf(LINK_CREATE, &mut attributes) }.map(owned)
+    }
+
+    /// What the program says of a frame: the kernel's number of the verdict.
+    ///
+    /// # Errors
+    /// The kernel's.
+    #[cfg(test)]
+    pub(super) fn try_on(&self, frame: &[u8]) -> io::Result<u32> {
+        let mut attributes = RunProgram {
+            program: number(&self.0),
+            in_size: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+            data_in: address(frame),
+            repeat: 1,
+            ..RunProgram::default()
+        };
+        // SAFETY: as many bytes of a frame as are said; nothing is written back but the attributes.
+        unsafe { bpf(PROGRAM_RUN, &mut attributes) }?;
+        Ok(attributes.verdict)
+    }
+}

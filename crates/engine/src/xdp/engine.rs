@@ -1,0 +1,543 @@
+//! The engine: connections of our own TCP on the queues of interfaces, beside the kernel's engine of
+//! the same thread.
+//!
+//! Every listening socket is the kernel's. Where it is reached by an interface of ours, the stack on
+//! that interface's queue listens at the same address, and the filter decides whose a connection is.
+//! An accept is an operation of the kernel's engine; connections of a stack complete it as further
+//! ones of several. Everything that has no connection of ours goes to the kernel's engine as it is:
+//! files, Unix sockets, datagrams, loopback, connections to upstreams.
+//!
+//! Before each wait, what tasks have sent leaves; after it, what has come is taken in. The wait is
+//! the kernel engine's, which also watches the queues.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use base::slab::Key;
+
+use super::port::{Parts, Port, Told};
+use super::streams::{Carried, Sending};
+use crate::engine::{Completion, Control, Engine, Op, OpKind, Outcome, Socket, Stop, Token};
+use crate::epoll::Epoll;
+use crate::net::{Address, TcpInfo};
+use crate::notifier::Notifier;
+use crate::reserve::READ_AWAY_MAX;
+use crate::sys;
+
+/// Connections that a listener is given in one wait.
+const ACCEPTED_MAX: usize = 64;
+
+/// A listening socket that an interface of ours could reach.
+struct Listening {
+    descriptor: RawFd,
+    address: SocketAddrV4,
+    /// The accept in flight.
+    accepting: Option<Key>,
+}
+
+/// The engine. Without a port it is the kernel's.
+pub(crate) struct Xdp {
+    kernel: Epoll,
+    /// A place for each queue; empty where it has been given up.
+    ports: Vec<Option<Port>>,
+    /// By the index of the stream's key.
+    streams: Vec<Option<Carried>>,
+    listening: Vec<Listening>,
+    /// Connections may wait for an accept.
+    has_acceptable: bool,
+    /// What calls that cannot complete anything have led to.
+    completed: Vec<Completion>,
+}
+
+impl Xdp {
+    pub(crate) fn new() -> io::Result<Xdp> {
+        Ok(Xdp {
+            kernel: Epoll::new()?,
+            ports: Vec::new(),
+            streams: Vec::new(),
+            listening: Vec::new(),
+            has_acceptable: false,
+            completed: Vec::new(),
+        })
+    }
+
+    /// The stream `key`, if it is one of ours, with its port.
+    fn carried(&mut self, key: Key) -> Option<(&mut Carried, &mut Port)> {
+        let stream = self.streams.get_mut(key.index as usize)?.as_mut()?;
+        let port = self.ports.get_mut(stream.port)?.as_mut()?;
+        (stream.key == key).then_some((stream, port))
+    }
+
+    /// Whether the stream `key` is one of ours, even where its port has gone.
+    fn is_carried(&self, key: Key) -> bool {
+        let stream = self.streams.get(key.index as usize);
+        stream
+            .and_then(Option::as_ref)
+            .is_some_and(|stream| stream.key == key)
+    }
+
+    fn take_carried(&mut self, key: Key) -> Option<Carried> {
+        let stream = self.streams.get_mut(key.index as usize)?;
+        stream.take_if(|stream| stream.key == key)
+    }
+
+    fn send(&mut self, key: Key, sending: Sending) -> Option<Outcome> {
+        let ending = sending.ending;
+        let Some((stream, port)) = self.carried(key) else {
+            return Some(Outcome::Sent {
+                outgoing: sending.outgoing,
+                taken: 0,
+                stop: Stop::Failed(io::ErrorKind::NotConnected.into()),
+            });
+        };
+        let outcome = stream.send(&mut port.stack, sending)?;
+        Some(match outcome {
+            Outcome::Sent {
+                outgoing,
+                taken,
+                stop: Stop::Empty,
+            } if ending.closes() => {
+                self.close(key);
+                Outcome::Sent {
+                    outgoing,
+                    taken,
+                    stop: Stop::Closed,
+                }
+            }
+            outcome => outcome,
+        })
+    }
+
+    fn close(&mut self, key: Key) {
+        let now = Instant::now();
+        if let Some(stream) = self.take_carried(key)
+            && let Some(Some(port)) = self.ports.get_mut(stream.port)
+        {
+            let time = port.time(now);
+            stream.close(port, time);
+        }
+    }
+
+    /// What an operation on a stream of ours comes to; for others it comes back.
+    fn submit_carried<'a>(&mut self, op: Op<'a>, key: Key) -> Result<Option<Outcome>, Op<'a>> {
+        if !self.is_carried(key) {
+            return Err(op);
+        }
+        Ok(match op {
+            Op::Recv { keep: _ } => match self.carried(key) {
+                Some((stream, port)) => stream.receive(&mut port.stack),
+                None => Some(op.unconnected()),
+            },
+            Op::Send {
+                outgoing,
+                chunk,
+                ending,
+            } => self.send(
+                key,
+                Sending {
+                    outgoing,
+                    chunk,
+                    ending,
+                },
+            ),
+            Op::Close => {
+                self.close(key);
+                Some(Outcome::Closed)
+            }
+            op => Some(op.unconnected()),
+        })
+    }
+
+    fn accept(&mut self, socket: &Rc<Socket>, many: bool, token: Token) -> Option<Outcome> {
+        let outcome = self.kernel.submit(Op::Accept { socket, many }, token);
+        if outcome.is_none()
+            && let Some(listening) = self.listening_at(socket)
+        {
+            listening.accepting = Some(token.key);
+            self.has_acceptable = true;
+        }
+        outcome
+    }
+
+    fn listening_at(&mut self, socket: &Socket) -> Option<&mut Listening> {
+        let descriptor = socket.descriptor()?.as_raw_fd();
+        let mut listening = self.listening.iter_mut();
+        listening.find(|listening| listening.descriptor == descriptor)
+    }
+
+    /// The connection of a stack's that has waited for longest at an address.
+    fn accept_carried(&mut self, address: SocketAddrV4) -> Option<(Socket, SocketAddr)> {
+        self.ports
+            .iter_mut()
+            .enumerate()
+            .find_map(|(number, port)| {
+                let (id, peer) = port.as_mut()?.accept(address)?;
+                let socket = Socket::Carried { port: number, id };
+                Some((socket, SocketAddr::V4(peer)))
+            })
+    }
+
+    /// Gives connections that wait to the accepts that are in flight. Whether some are left.
+    fn hand_out(&mut self, completions: &mut Vec<Completion>) -> bool {
+        if !std::mem::take(&mut self.has_acceptable) {
+            return false;
+        }
+        for place in 0..self.listening.len() {
+            let Some(listening) = self.listening.get(place) else {
+                continue;
+            };
+            let (address, Some(key)) = (listening.address, listening.accepting) else {
+                continue;
+            };
+            let mut count = 0;
+            while let Some((socket, peer)) = self.accept_carried(address) {
+                count += 1;
+                completions.push(Completion {
+                    token: Token {
+                        key,
+                        kind: OpKind::Accept,
+                    },
+                    outcome: Outcome::Accepted(Ok((socket, Some(peer)))),
+                    // That of the kernel's engine goes on.
+                    more: true,
+                });
+                if count == ACCEPTED_MAX {
+                    self.has_acceptable = true;
+                    break;
+                }
+            }
+        }
+        self.has_acceptable
+    }
+
+    /// Has every port do what it can, and completes what comes of it. Whether more is to be done at
+    /// once.
+    fn turn(&mut self, completions: &mut Vec<Completion>) -> bool {
+        let now = Instant::now();
+        let mut has_more = false;
+        for place in 0..self.ports.len() {
+            let Some(Some(port)) = self.ports.get_mut(place) else {
+                continue;
+            };
+            let time = port.time(now);
+            has_more |= port.turn(time);
+            while let Some(told) = self
+                .ports
+                .get_mut(place)
+                .and_then(|port| port.as_mut()?.poll_event())
+            {
+                self.tell(told, completions);
+            }
+        }
+        has_more | self.hand_out(completions)
+    }
+
+    fn tell(&mut self, told: Told, completions: &mut Vec<Completion>) {
+        match told {
+            Told::Acceptable => self.has_acceptable = true,
+            Told::Readable(key) => self.tell_readable(key, completions),
+            Told::Writable(key) => self.tell_writable(key, completions),
+            Told::Closed(key) => {
+                self.tell_readable(key, completions);
+                self.tell_writable(key, completions);
+            }
+        }
+    }
+
+    /// The task receives by itself, when it has its turn: one buffer serves all.
+    fn tell_readable(&mut self, key: Key, completions: &mut Vec<Completion>) {
+        if let Some((stream, _)) = self.carried(key)
+            && std::mem::take(&mut stream.receiving)
+        {
+            completions.push(completion(key, OpKind::Recv, Outcome::Ready));
+        }
+    }
+
+    fn tell_writable(&mut self, key: Key, completions: &mut Vec<Completion>) {
+        let sending = self
+            .carried(key)
+            .and_then(|(stream, _)| stream.sending.take());
+        if let Some(sending) = sending
+            && let Some(outcome) = self.send(key, *sending)
+        {
+            completions.push(completion(key, OpKind::Send, outcome));
+        }
+    }
+
+    /// Notes which accepts of the kernel's engine have come to their end.
+    fn note_accepts(&mut self, completions: &[Completion]) {
+        for completion in completions {
+            if completion.token.kind == OpKind::Accept && !completion.more {
+                let key = Some(completion.token.key);
+                for listening in &mut self.listening {
+                    listening.accepting.take_if(|known| Some(*known) == key);
+                }
+            }
+        }
+    }
+}
+
+fn completion(key: Key, kind: OpKind, outcome: Outcome) -> Completion {
+    Completion {
+        token: Token { key, kind },
+        outcome,
+        more: false,
+    }
+}
+
+fn cancelled() -> io::Error {
+    io::Error::from_raw_os_error(libc::ECANCELED)
+}
+
+impl Engine for Xdp {
+    fn submit(&mut self, op: Op<'_>, token: Token) -> Option<Outcome> {
+        if let Op::Accept { socket, many } = op {
+            return self.accept(socket, many, token);
+        }
+        if !is_of_stream(token.kind) {
+            return self.kernel.submit(op, token);
+        }
+        match self.submit_carried(op, token.key) {
+            Ok(outcome) => outcome,
+            Err(op) => self.kernel.submit(op, token),
+        }
+    }
+
+    fn sends_at_once(&self) -> bool {
+        self.kernel.sends_at_once()
+    }
+
+    fn cancel(&mut self, token: Token) -> Option<Outcome> {
+        if token.kind == OpKind::Accept {
+            for listening in &mut self.listening {
+                listening.accepting.take_if(|key| *key == token.key);
+            }
+        }
+        if !is_of_stream(token.kind) || !self.is_carried(token.key) {
+            return self.kernel.cancel(token);
+        }
+        let stream = self.streams.get_mut(token.key.index as usize)?.as_mut()?;
+        match token.kind {
+            OpKind::Recv => {
+                std::mem::take(&mut stream.receiving).then(|| Outcome::Received(Err(cancelled())))
+            }
+            OpKind::Send => stream.sending.take().map(|sending| Outcome::Sent {
+                outgoing: sending.outgoing,
+                taken: 0,
+                stop: Stop::Failed(cancelled()),
+            }),
+            _ => None,
+        }
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        completions: &mut Vec<Completion>,
+    ) -> io::Result<()> {
+        if self.ports.is_empty() {
+            return self.kernel.wait(timeout, completions);
+        }
+        completions.append(&mut self.completed);
+        let has_more = self.turn(completions);
+        let timeout = if has_more || !completions.is_empty() {
+            Some(Duration::ZERO)
+        } else {
+            let now = Instant::now();
+            let ports = self.ports.iter().flatten();
+            let rests = ports.filter_map(|port| port.rest(port.time(now)));
+            rests.chain(timeout).min()
+        };
+        let before = completions.len();
+        self.kernel.wait(timeout, completions)?;
+        if let Some(of_kernel) = completions.get(before..) {
+            self.note_accepts(of_kernel);
+        }
+        for port in self.ports.iter_mut().flatten() {
+            port.follow_ways();
+        }
+        self.turn(completions);
+        for port in self.ports.iter().flatten() {
+            port.show_counts();
+        }
+        Ok(())
+    }
+
+    fn notifier(&self) -> Notifier {
+        self.kernel.notifier()
+    }
+
+    fn adopt(&mut self, key: Key, socket: Socket) {
+        let Socket::Carried { port: number, id } = socket else {
+            return self.kernel.adopt(key, socket);
+        };
+        let index = key.index as usize;
+        if index >= self.streams.len() {
+            self.streams.resize_with(index + 1, || None);
+        }
+        if let Some(place) = self.streams.get_mut(index) {
+            *place = Some(Carried::new(key, number, id));
+        }
+        if let Some(Some(port)) = self.ports.get_mut(number) {
+            port.name_connection(id, key);
+        }
+    }
+
+    fn descriptor(&self, key: Key) -> Option<BorrowedFd<'_>> {
+        match self.is_carried(key) {
+            true => None,
+            false => self.kernel.descriptor(key),
+        }
+    }
+
+    fn close_datagrams(&mut self, key: Key, socket: Socket) {
+        self.kernel.close_datagrams(key, socket);
+    }
+
+    fn control(&mut self, key: Key, control: Control) -> io::Result<()> {
+        if !self.is_carried(key) {
+            return self.kernel.control(key, control);
+        }
+        let (stream, port) = self.carried(key).ok_or(io::ErrorKind::NotConnected)?;
+        if let Some(outcome) = stream.control(&mut port.stack, control)? {
+            let done = completion(key, OpKind::Recv, outcome);
+            self.completed.push(done);
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, socket: Socket) {
+        if let Socket::Carried { port, id } = socket {
+            if let Some(Some(port)) = self.ports.get_mut(port) {
+                port.stack.abort(id);
+            }
+        } else {
+            self.kernel.discard(socket);
+        }
+    }
+
+    fn listen(&mut self, socket: &Socket) -> io::Result<bool> {
+        let nodelay = self.kernel.listen(socket)?;
+        if let Some(descriptor) = socket.descriptor()
+            && let Ok(Address::Inet(SocketAddr::V4(address))) = sys::local(descriptor)
+        {
+            for port in self.ports.iter_mut().flatten() {
+                port.listen(address);
+            }
+            self.listening.push(Listening {
+                descriptor: descriptor.as_raw_fd(),
+                address,
+                accepting: None,
+            });
+        }
+        Ok(nodelay)
+    }
+
+    fn accept_now(&mut self, listener: &Socket) -> io::Result<(Socket, Option<SocketAddr>)> {
+        let address = self
+            .listening_at(listener)
+            .map(|listening| listening.address);
+        match address.and_then(|address| self.accept_carried(address)) {
+            Some((socket, peer)) => Ok((socket, Some(peer))),
+            None => self.kernel.accept_now(listener),
+        }
+    }
+
+    fn turn_away(&mut self, listener: &Socket, answer: &[u8]) -> bool {
+        let address = self
+            .listening_at(listener)
+            .map(|listening| listening.address);
+        let waiting = address.and_then(|address| self.accept_carried(address));
+        let Some((Socket::Carried { port, id }, _)) = waiting else {
+            return self.kernel.turn_away(listener, answer);
+        };
+        if let Some(Some(port)) = self.ports.get_mut(port) {
+            let now = port.time(Instant::now());
+            let stack = &mut port.stack;
+            // As with a socket: what was asked is read away, and nothing is waited for. A client that
+            // has gone by now is told nothing.
+            let _ = stack.receive(id, &mut [0; READ_AWAY_MAX]);
+            let _ = stack.send(id, bytes::Bytes::copy_from_slice(answer));
+            stack.release(now, id);
+        }
+        true
+    }
+
+    fn forget_listener(&mut self, socket: &Socket) {
+        let Some(address) = self.listening_at(socket).map(|listening| listening.address) else {
+            return self.kernel.forget_listener(socket);
+        };
+        let descriptor = socket.descriptor().map(|descriptor| descriptor.as_raw_fd());
+        self.listening
+            .retain(|listening| Some(listening.descriptor) != descriptor);
+        let mut others = self.listening.iter();
+        if !others.any(|listening| listening.address == address) {
+            for port in self.ports.iter_mut().flatten() {
+                port.unlisten(address);
+            }
+        }
+        self.kernel.forget_listener(socket);
+    }
+
+    fn peer(&self, key: Key) -> io::Result<Address> {
+        match self.is_carried(key) {
+            true => self.ends(key).map(|ends| Address::Inet(ends.remote.into())),
+            false => self.kernel.peer(key),
+        }
+    }
+
+    fn local(&self, key: Key) -> io::Result<Address> {
+        match self.is_carried(key) {
+            true => self.ends(key).map(|ends| Address::Inet(ends.local.into())),
+            false => self.kernel.local(key),
+        }
+    }
+
+    fn info(&self, key: Key) -> Option<TcpInfo> {
+        match self.is_carried(key) {
+            true => None,
+            false => self.kernel.info(key),
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        let mut ports = self.ports.iter().flatten();
+        self.kernel.is_settled() && ports.all(|port| !port.stack.is_busy())
+    }
+
+    fn attach(&mut self, parts: Parts) -> io::Result<()> {
+        let mut port = Port::open(parts, Instant::now())?;
+        for listening in &self.listening {
+            port.listen(listening.address);
+        }
+        for descriptor in port.descriptors() {
+            self.kernel.watch(descriptor)?;
+        }
+        self.ports.push(Some(port));
+        Ok(())
+    }
+}
+
+impl Xdp {
+    fn ends(&self, key: Key) -> io::Result<netstack::tcp::Tuple> {
+        let stream = self.streams.get(key.index as usize);
+        let stream = stream.and_then(Option::as_ref);
+        let stream = stream.filter(|stream| stream.key == key);
+        let ends = stream.and_then(|stream| {
+            let port = self.ports.get(stream.port)?.as_ref()?;
+            port.stack.tuple(stream.id)
+        });
+        ends.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+/// Whether the key of such an operation is a stream's.
+fn is_of_stream(kind: OpKind) -> bool {
+    match kind {
+        OpKind::Connect | OpKind::Recv | OpKind::Send | OpKind::Close => true,
+        OpKind::Accept | OpKind::Readable | OpKind::RecvMsg | OpKind::SendMsg => false,
+    }
+}

@@ -1,0 +1,120 @@
+//! What queues are doing, for other threads to read.
+//!
+//! A queue's thread stores its counts once a turn, without a locked instruction; who reads adds what
+//! the kernel has counted.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use netstack::Counts;
+use rustix::net::sockopt;
+
+use super::socket::FrameCounts;
+
+/// The queues of this process.
+static QUEUES: Mutex<Vec<Weak<Gauges>>> = Mutex::new(Vec::new());
+
+/// What one queue is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueReport {
+    /// The interface's name.
+    pub interface: String,
+    /// The receive queue's number.
+    pub number: u32,
+    /// Connections in any state, those in TIME-WAIT among them.
+    pub connections: u64,
+    /// Connections that came to stand.
+    pub accepted: u64,
+    /// Frames that came.
+    pub received: u64,
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Frames that the kernel had for us and dropped: for want of an empty frame, or of room.
+    pub dropped: u64,
+    /// Segments with data that were sent again.
+    pub sent_again: u64,
+    /// Segments whose checksums were wrong.
+    pub damaged: u64,
+    /// SYNs that were answered by a cookie.
+    pub cookies: u64,
+}
+
+/// What every queue of this process is doing.
+#[must_use]
+pub fn reports() -> Vec<QueueReport> {
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    queues.retain(|queue| queue.strong_count() > 0);
+    let queues: Vec<_> = queues.iter().filter_map(Weak::upgrade).collect();
+    queues.iter().map(|queue| queue.report()).collect()
+}
+
+/// The counts of one queue.
+#[derive(Debug)]
+pub(super) struct Gauges {
+    interface: String,
+    number: u32,
+    /// For what the kernel counts.
+    socket: OwnedFd,
+    connections: AtomicU64,
+    accepted: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+    sent_again: AtomicU64,
+    damaged: AtomicU64,
+    cookies: AtomicU64,
+}
+
+impl Gauges {
+    /// Those of a queue that opens.
+    pub(super) fn new(interface: &str, number: u32, socket: OwnedFd) -> Arc<Gauges> {
+        let zero = || AtomicU64::new(0);
+        let gauges = Arc::new(Gauges {
+            interface: interface.to_owned(),
+            number,
+            socket,
+            connections: zero(),
+            accepted: zero(),
+            received: zero(),
+            sent: zero(),
+            sent_again: zero(),
+            damaged: zero(),
+            cookies: zero(),
+        });
+        let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.push(Arc::downgrade(&gauges));
+        gauges
+    }
+
+    /// Stores what the queue's thread has counted.
+    pub(super) fn show(&self, frames: FrameCounts, segments: Counts, connections: usize) {
+        let store = |to: &AtomicU64, value| to.store(value, Ordering::Relaxed);
+        store(&self.connections, connections as u64);
+        store(&self.accepted, segments.accepted);
+        store(&self.received, frames.received);
+        store(&self.sent, frames.sent);
+        store(&self.sent_again, segments.sent_again);
+        store(&self.damaged, segments.damaged);
+        store(&self.cookies, segments.cookies);
+    }
+
+    fn report(&self) -> QueueReport {
+        let load = |from: &AtomicU64| from.load(Ordering::Relaxed);
+        let of_kernel = sockopt::xdp_statistics(&self.socket);
+        let dropped = of_kernel.map_or(0, |of_kernel| {
+            of_kernel.rx_dropped + of_kernel.rx_ring_full.unwrap_or_default()
+        });
+        QueueReport {
+            interface: self.interface.clone(),
+            number: self.number,
+            connections: load(&self.connections),
+            accepted: load(&self.accepted),
+            received: load(&self.received),
+            sent: load(&self.sent),
+            dropped,
+            sent_again: load(&self.sent_again),
+            damaged: load(&self.damaged),
+            cookies: load(&self.cookies),
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Connections that pass the kernel by: frames of an interface by AF_XDP, and our own TCP/IP above
+//! them ([`netstack`]).
+//!
+//! ```text
+//!  privileged process                          process that serves
+//!  ------------------                          -------------------
+//!  open: filter, maps, socket, frames ─ Parts ─▶ attach: a Port of this thread's engine
+//!  Filter::take: whose listeners                 (without one the engine is the kernel's alone)
+//! ```
+//!
+//! What is attached stays so for as long as the serving process has the descriptors: when it ends,
+//! however it does, the kernel closes them, and everything is the kernel's again. So the privileged
+//! process keeps the map of listeners, and none of the [`Parts`].
+//!
+//! The rooms: `bpf.rs` is the system call, `program.rs` the filter; `umem.rs` is the memory that
+//! frames stand in, `ring.rs` the queues that are shared with the kernel, `socket.rs` a socket with
+//! both; `netlink.rs` is what the kernel knows of interfaces, neighbours and routes; `port.rs` is a
+//! queue with a stack above it, `streams.rs` what is in flight on its connections, `engine.rs` the
+//! engine over both this and the kernel's.
+
+mod bpf;
+mod engine;
+mod gauges;
+mod netlink;
+mod port;
+mod program;
+mod ring;
+mod socket;
+mod streams;
+mod umem;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, OwnedFd};
+
+use bpf::Attach;
+use netlink::Netlink;
+use program::{Maps, QUEUES_MAX, Taking};
+
+use crate::worker::enter;
+
+pub(crate) use engine::Xdp;
+pub use gauges::{QueueReport, reports};
+pub use netlink::Interface;
+pub use port::Parts;
+
+/// How frames come to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Natively where the driver can, else generically.
+    #[default]
+    Auto,
+    /// In the driver, before the kernel makes anything of a frame.
+    Native,
+    /// Behind the driver: slower, and with every driver.
+    Generic,
+}
+
+/// What is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The interface's name.
+    pub interface: String,
+    /// How frames come to us.
+    pub mode: Mode,
+    /// Threads that serve; each has a receive queue.
+    pub threads: u32,
+}
+
+/// What was opened on an interface.
+#[derive(Debug)]
+pub struct Opened {
+    /// For the threads that serve, in their order.
+    pub parts: Vec<Parts>,
+    /// Which connections come to them.
+    pub filter: Filter,
+    /// What the interface is like.
+    pub interface: Interface,
+    /// Whether the filter runs in the driver.
+    pub is_native: bool,
+    /// Whether the card itself reads and writes frames, without copies.
+    pub is_zero_copy: bool,
+}
+
+/// Why an interface could not be opened.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The interface's name.
+    pub interface: String,
+    /// What failed.
+    pub call: &'static str,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl Refusal {
+    /// Whether it may be different in a while: somebody else has the interface.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.error.raw_os_error() == Some(libc::EBUSY)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, call, error) = (&self.interface, self.call, &self.error);
+        write!(f, "{call} for interface \"{name}\" failed: {error}")?;
+        let why = match (self.error.raw_os_error(), call) {
+            (Some(libc::EBUSY), ATTACH) => "another XDP program is attached to it",
+            (Some(libc::EBUSY), BIND) => "another socket has its receive queue",
+            (Some(libc::EPERM | libc::EACCES), _) => {
+                "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF are needed, and no profile that forbids bpf()"
+            }
+            (Some(libc::EAFNOSUPPORT), _) => "this kernel was built without CONFIG_XDP_SOCKETS",
+            (Some(libc::ENOSYS), _) => "this kernel was built without CONFIG_BPF_SYSCALL",
+            (Some(libc::EOPNOTSUPP), ATTACH) => "its driver knows no XDP",
+            _ => return Ok(()),
+        };
+        write!(f, " ({why})")
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+const ATTACH: &str = "bpf(BPF_LINK_CREATE)";
+const BIND: &str = "bind(AF_XDP)";
+
+/// Makes all that is needed for an interface and attaches the filter, which passes everything on
+/// until [`Filter::take`] is called.
+///
+/// # Errors
+/// Where the interface cannot be used.
+pub fn open(options: &Options) -> Result<Opened, Refusal> {
+    let refused = |call, error| Refusal {
+        interface: options.interface.clone(),
+        call,
+        error,
+    };
+    let netlink = Netlink::new().map_err(|error| refused("socket(AF_NETLINK)", error))?;
+    let interface = netlink
+        .interface(&options.interface)
+        .map_err(|error| refused("looking up", error))?;
+    check(&interface).map_err(|text| refused("use", io::Error::other(text)))?;
+    let maps = Maps::new().map_err(|error| refused("bpf(BPF_MAP_CREATE)", error))?;
+    let program = maps
+        .load()
+        .map_err(|error| refused("bpf(BPF_PROG_LOAD)", error))?;
+    let (link, is_native) =
+        attach_program(&program, &interface, options.mode).map_err(|e| refused(ATTACH, e))?;
+    let mut link = Some(link);
+    let mut parts = Vec::new();
+    let mut is_zero_copy = true;
+    let queues = interface.queues.min(options.threads).min(QUEUES_MAX);
+    for queue in 0..queues.max(1) {
+        let frames = umem::file().map_err(|error| refused("memfd_create()", error))?;
+        let socket = socket::make(&frames).map_err(|(call, error)| refused(call, error))?;
+        is_zero_copy &=
+            socket::bind(&socket, interface.index, queue).map_err(|error| refused(BIND, error))?;
+        maps.hand(queue, socket.as_fd())
+            .map_err(|error| refused("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+        parts.push(Parts {
+            interface: interface.name.clone(),
+            number: queue,
+            socket,
+            frames,
+            link: link.take(),
+        });
+    }
+    Ok(Opened {
+        parts,
+        filter: Filter {
+            maps,
+            addresses: interface.addresses.clone(),
+            taken: BTreeMap::new(),
+        },
+        interface,
+        is_native,
+        is_zero_copy,
+    })
+}
+
+/// Whether an interface can carry what we send.
+fn check(interface: &Interface) -> Result<(), String> {
+    if !interface.is_up {
+        return Err("it is down".to_owned());
+    }
+    if interface.addresses.is_empty() {
+        return Err("it has no IPv4 address".to_owned());
+    }
+    if !interface.mac.is_unicast() {
+        return Err("it has no hardware address, so it is no Ethernet".to_owned());
+    }
+    if interface.mtu < port::MTU_MIN {
+        let (mtu, least) = (interface.mtu, port::MTU_MIN);
+        return Err(format!("its MTU is {mtu}, and at least {least} are needed"));
+    }
+    Ok(())
+}
+
+fn attach_program(
+    program: &bpf::Program,
+    interface: &Interface,
+    mode: Mode,
+) -> io::Result<(OwnedFd, bool)> {
+    let attach = |how| program.attach(interface.index, how);
+    match mode {
+        Mode::Native => Ok((attach(Attach::Native)?, true)),
+        Mode::Generic => Ok((attach(Attach::Generic)?, false)),
+        Mode::Auto => match attach(Attach::Native) {
+            Ok(link) => Ok((link, true)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(error),
+            Err(_) => Ok((attach(Attach::Generic)?, false)),
+        },
+    }
+}
+
+/// Which connections come to the queues of an interface. The kernel's part of it goes when the last
+/// of the [`Parts`] is closed.
+#[derive(Debug)]
+pub struct Filter {
+    maps: Maps,
+    /// The interface's own addresses.
+    addresses: Vec<Ipv4Addr>,
+    taken: BTreeMap<SocketAddrV4, bool>,
+}
+
+impl Filter {
+    /// New connections to these listeners come to us from now on, as far as the interface's own
+    /// addresses reach them; those to others go to the kernel. Connections that stand stay where
+    /// they are. What could not be done, for the log.
+    pub fn take(&mut self, listeners: &[SocketAddr]) -> Vec<String> {
+        let mut wanted = Vec::new();
+        for listener in listeners {
+            let SocketAddr::V4(listener) = listener else {
+                continue;
+            };
+            let reached = |own: &&Ipv4Addr| listener.ip().is_unspecified() || listener.ip() == *own;
+            let own = self.addresses.iter().filter(reached);
+            wanted.extend(own.map(|own| SocketAddrV4::new(*own, listener.port())));
+        }
+        let mut failures = self.pass_all_but(&wanted);
+        for address in wanted {
+            if self.taken.get(&address) != Some(&true) {
+                match self.maps.listen(address, Taking::All) {
+                    Ok(()) => drop(self.taken.insert(address, true)),
+                    Err(error) => {
+                        failures.push(format!("{address} stays with the kernel: {error}"))
+                    }
+                }
+            }
+        }
+        failures
+    }
+
+    /// New connections go to the kernel from now on; those that stand stay where they are.
+    pub fn pass_new(&mut self) {
+        self.pass_all_but(&[]);
+    }
+
+    fn pass_all_but(&mut self, wanted: &[SocketAddrV4]) -> Vec<String> {
+        let mut failures = Vec::new();
+        for (address, is_taken) in &mut self.taken {
+            if *is_taken && !wanted.contains(address) {
+                match self.maps.listen(*address, Taking::Established) {
+                    Ok(()) => *is_taken = false,
+                    Err(error) => failures.push(format!("{address} stays with us: {error}")),
+                }
+            }
+        }
+        failures
+    }
+
+    /// The addresses whose new connections come to us.
+    pub fn taken(&self) -> impl Iterator<Item = SocketAddrV4> {
+        let taken = self.taken.iter().filter(|(_, is_taken)| **is_taken);
+        taken.map(|(address, _)| *address)
+    }
+
+    /// Connections that the kernel got because their segments' checksums were not complete.
+    #[must_use]
+    pub fn partial_checksums(&self) -> u64 {
+        self.maps.partial_checksums()
+    }
+}
+
+/// Has this thread's engine serve connections by what was opened, beside the kernel's.
+///
+/// # Errors
+/// `Unsupported` where the thread has another engine; where the interface has gone meanwhile.
+///
+/// # Panics
+/// When the thread has no runtime.
+pub fn attach(parts: Parts) -> io::Result<()> {
+    enter(|worker| worker.engine.attach(parts))
+}

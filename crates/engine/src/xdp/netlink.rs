@@ -1,0 +1,428 @@
+//! What the kernel knows of interfaces, addresses and neighbours, by its own messages (rtnetlink(7)).
+//!
+//! Messages are parsed with every length checked; what does not add up is left out.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netstack::wire::ethernet::MacAddress;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// Bytes of one answer at most; the kernel cuts what it lists into parts of up to 32 KB.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// Kinds of messages.
+mod kind {
+    pub(super) const ERROR: u16 = 2;
+    pub(super) const DONE: u16 = 3;
+    pub(super) const NEW_LINK: u16 = 16;
+    pub(super) const DELETE_LINK: u16 = 17;
+    pub(super) const GET_LINK: u16 = 18;
+    pub(super) const NEW_ADDRESS: u16 = 20;
+    pub(super) const GET_ADDRESS: u16 = 22;
+    pub(super) const NEW_ROUTE: u16 = 24;
+    pub(super) const DELETE_ROUTE: u16 = 25;
+    pub(super) const GET_ROUTE: u16 = 26;
+    pub(super) const NEW_NEIGHBOUR: u16 = 28;
+    pub(super) const DELETE_NEIGHBOUR: u16 = 29;
+    pub(super) const GET_NEIGHBOUR: u16 = 30;
+}
+
+const REQUEST: u16 = 1;
+const LIST: u16 = 0x300;
+
+/// Groups that tell of changes: links, neighbours, routes of IPv4.
+const GROUPS: u32 = 1 | 1 << 2 | 1 << 6;
+
+/// Bytes of the headers of a message, of a link, an address, a route and a neighbour.
+const HEADER: usize = 16;
+const LINK_HEADER: usize = 16;
+const ADDRESS_HEADER: usize = 8;
+const ROUTE_HEADER: usize = 12;
+const NEIGHBOUR_HEADER: usize = 12;
+
+/// `IFF_UP`.
+const UP: u32 = 1;
+
+/// States in which a neighbour's card is to be used (`NUD_VALID`).
+const NEIGHBOUR_IS_VALID: u16 = 0x80 | 0x40 | 0x02 | 0x10 | 0x08 | 0x04;
+
+/// The table of routes that packets go by (`RT_TABLE_MAIN`), and a route to another host.
+const TABLE_MAIN: u8 = 254;
+const ROUTE_UNICAST: u8 = 1;
+
+/// What is known of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The kernel's number of it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: MacAddress,
+    /// Bytes of the largest packet.
+    pub mtu: u32,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Receive queues that it has.
+    pub queues: u32,
+    /// Its IPv4 addresses.
+    pub addresses: Vec<Ipv4Addr>,
+}
+
+/// What has changed, or stands in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// An interface is there, without its addresses.
+    Link(Interface),
+    /// An interface has gone.
+    LinkGone(u32),
+    /// An address of an interface.
+    Address(u32, Ipv4Addr),
+    /// A host's card behind an interface, where that is known.
+    Neighbour(u32, Ipv4Addr, Option<MacAddress>),
+    /// Whom packets for a network are handed to.
+    Route(Route),
+    /// A route has gone.
+    RouteGone(Route),
+}
+
+/// Whom packets for a network are handed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) network: Ipv4Addr,
+    pub(super) prefix_length: u8,
+    /// None where hosts are reached at once.
+    pub(super) gateway: Option<Ipv4Addr>,
+    pub(super) interface: u32,
+    /// Of several the smallest counts.
+    pub(super) priority: u32,
+}
+
+/// A socket that asks, and that is told of changes where it listens.
+#[derive(Debug)]
+pub(super) struct Netlink(OwnedFd);
+
+impl Netlink {
+    /// A socket for questions.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn new() -> io::Result<Netlink> {
+        Netlink::of_groups(0)
+    }
+
+    /// One that is told of changes, too, and does not wait for them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn listening() -> io::Result<Netlink> {
+        Netlink::of_groups(GROUPS)
+    }
+
+    fn of_groups(groups: u32) -> io::Result<Netlink> {
+        let flags = SocketFlags::CLOEXEC;
+        // Without another protocol it is that of routes and neighbours.
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Netlink(socket))
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, and the kernel's.
+    pub(super) fn interface(&self, name: &str) -> io::Result<Interface> {
+        let mut found = None;
+        self.list(kind::GET_LINK, |news| {
+            if let News::Link(link) = news
+                && link.name == name
+            {
+                found = Some(link);
+            }
+        })?;
+        let mut found = found.ok_or(io::ErrorKind::NotFound)?;
+        self.list(kind::GET_ADDRESS, |news| {
+            if let News::Address(index, address) = news
+                && index == found.index
+            {
+                found.addresses.push(address);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// All neighbours and routes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn list_ways(&self, mut take: impl FnMut(News)) -> io::Result<()> {
+        self.list(kind::GET_NEIGHBOUR, &mut take)?;
+        self.list(kind::GET_ROUTE, &mut take)
+    }
+
+    /// What has changed since this was last called. False where the kernel has told more than there
+    /// was room for: everything is to be listed again.
+    pub(super) fn changes(&self, mut take: impl FnMut(News)) -> bool {
+        let mut answer = vec![0; ANSWER_MAX];
+        loop {
+            match rustix::net::recv(&self.0, &mut answer[..], RecvFlags::DONTWAIT) {
+                Ok((length, _)) => {
+                    for message in Messages(answer.get(..length).unwrap_or_default()) {
+                        message.news().into_iter().for_each(&mut take);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => return false,
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Asks for a list, whose members `take` gets.
+    fn list(&self, what: u16, mut take: impl FnMut(News)) -> io::Result<()> {
+        let mut question = [0_u8; HEADER + 16];
+        let family = match what {
+            kind::GET_LINK => 0,
+            _ => libc::AF_INET as u8,
+        };
+        let length = u32::try_from(question.len()).unwrap_or(u32::MAX);
+        write(&mut question, 0, &length.to_ne_bytes());
+        write(&mut question, 4, &what.to_ne_bytes());
+        write(&mut question, 6, &(REQUEST | LIST).to_ne_bytes());
+        write(&mut question, HEADER, &[family]);
+        rustix::net::send(&self.0, &question, SendFlags::empty())?;
+        let mut answer = vec![0; ANSWER_MAX];
+        loop {
+            let received = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty());
+            let length = match received {
+                Ok((length, _)) => length,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for message in Messages(answer.get(..length).unwrap_or_default()) {
+                match message.kind {
+                    kind::DONE => return Ok(()),
+                    kind::ERROR => return Err(message.error()),
+                    _ => message.news().into_iter().for_each(&mut take),
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn write(into: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = into.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+/// The messages of one answer.
+struct Messages<'a>(&'a [u8]);
+
+/// One of them.
+struct Message<'a> {
+    kind: u16,
+    body: &'a [u8],
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        let length = word(self.0, 0)? as usize;
+        let kind = half(self.0, 4)?;
+        let body = self.0.get(HEADER..length)?;
+        let next = length.next_multiple_of(4).min(self.0.len());
+        self.0 = self.0.get(next..)?;
+        Some(Message { kind, body })
+    }
+}
+
+impl Message<'_> {
+    /// The error that the kernel answers with.
+    fn error(&self) -> io::Error {
+        let number = word(self.body, 0).unwrap_or_default().cast_signed();
+        io::Error::from_raw_os_error(number.saturating_neg())
+    }
+
+    fn news(&self) -> Option<News> {
+        match self.kind {
+            kind::NEW_LINK => self.link().map(News::Link),
+            kind::DELETE_LINK => word(self.body, 4).map(News::LinkGone),
+            kind::NEW_ADDRESS => self.address(),
+            kind::NEW_NEIGHBOUR | kind::DELETE_NEIGHBOUR => self.neighbour(),
+            kind::NEW_ROUTE => self.route().map(News::Route),
+            kind::DELETE_ROUTE => self.route().map(News::RouteGone),
+            _ => None,
+        }
+    }
+
+    fn link(&self) -> Option<Interface> {
+        let mut interface = Interface {
+            index: word(self.body, 4)?,
+            name: String::new(),
+            mac: MacAddress::default(),
+            mtu: 0,
+            is_up: word(self.body, 8)? & UP != 0,
+            queues: 1,
+            addresses: Vec::new(),
+        };
+        for (kind, value) in self.attributes(LINK_HEADER) {
+            match kind {
+                1 => interface.mac = MacAddress(*value.first_chunk()?),
+                3 => {
+                    let name = value.split(|byte| *byte == 0).next()?;
+                    interface.name = String::from_utf8_lossy(name).into_owned();
+                }
+                4 => interface.mtu = word(value, 0)?,
+                32 => interface.queues = word(value, 0)?,
+                _ => {}
+            }
+        }
+        Some(interface)
+    }
+
+    fn address(&self) -> Option<News> {
+        let index = word(self.body, 4)?;
+        let mut attributes = self.attributes(ADDRESS_HEADER);
+        // The interface's own address, and not the other end's of a line between two.
+        let own = attributes.find(|(kind, _)| *kind == 2)?.1;
+        Some(News::Address(index, ip(own)?))
+    }
+
+    fn neighbour(&self) -> Option<News> {
+        if *self.body.first()? != libc::AF_INET as u8 {
+            return None;
+        }
+        let index = word(self.body, 4)?;
+        let is_valid = half(self.body, 8)? & NEIGHBOUR_IS_VALID != 0;
+        let (mut host, mut card) = (None, None);
+        for (kind, value) in self.attributes(NEIGHBOUR_HEADER) {
+            match kind {
+                1 => host = ip(value),
+                2 => card = value.first_chunk().copied().map(MacAddress),
+                _ => {}
+            }
+        }
+        let is_known = is_valid && self.kind == kind::NEW_NEIGHBOUR;
+        Some(News::Neighbour(index, host?, card.filter(|_| is_known)))
+    }
+
+    fn route(&self) -> Option<Route> {
+        let header = self.body.first_chunk::<ROUTE_HEADER>()?;
+        let is_usual = header[4] == TABLE_MAIN && header[7] == ROUTE_UNICAST;
+        if header[0] != libc::AF_INET as u8 || !is_usual {
+            return None;
+        }
+        let mut route = Route {
+            network: Ipv4Addr::UNSPECIFIED,
+            prefix_length: header[1].min(32),
+            gateway: None,
+            interface: 0,
+            priority: 0,
+        };
+        for (kind, value) in self.attributes(ROUTE_HEADER) {
+            match kind {
+                1 => route.network = ip(value)?,
+                4 => route.interface = word(value, 0)?,
+                5 => route.gateway = Some(ip(value)?),
+                6 => route.priority = word(value, 0)?,
+                _ => {}
+            }
+        }
+        Some(route)
+    }
+
+    fn attributes(&self, from: usize) -> Attributes<'_> {
+        Attributes(self.body.get(from..).unwrap_or_default())
+    }
+}
+
+/// What stands behind the header of a message: kinds and values.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        let length = usize::from(half(self.0, 0)?);
+        let kind = half(self.0, 2)? & 0x3fff;
+        let value = self.0.get(4..length)?;
+        let next = length.next_multiple_of(4).min(self.0.len());
+        self.0 = self.0.get(next..)?;
+        Some((kind, value))
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_ne_bytes(*bytes))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*bytes))
+}
+
+fn ip(bytes: &[u8]) -> Option<Ipv4Addr> {
+    bytes.first_chunk::<4>().copied().map(Ipv4Addr::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_known_everywhere() {
+        let netlink = Netlink::new().unwrap();
+        let interface = netlink.interface("lo").unwrap();
+        assert_eq!(interface.name, "lo");
+        assert!(interface.index > 0);
+        assert!(interface.mtu >= 1500, "{interface:?}");
+        let missing = netlink.interface("nothing-of-this").unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let mut count = 0;
+        netlink.list_ways(|_| count += 1).unwrap();
+        assert!(Netlink::listening().unwrap().changes(|_| {}));
+    }
+
+    #[test]
+    fn messages_that_are_cut_off_say_nothing() {
+        let mut neighbour = vec![0_u8; HEADER + NEIGHBOUR_HEADER + 8 + 12];
+        let length = neighbour.len() as u32;
+        write(&mut neighbour, 0, &length.to_ne_bytes());
+        write(&mut neighbour, 4, &kind::NEW_NEIGHBOUR.to_ne_bytes());
+        write(&mut neighbour, HEADER, &[libc::AF_INET as u8]);
+        write(&mut neighbour, HEADER + 4, &7_u32.to_ne_bytes());
+        write(&mut neighbour, HEADER + 8, &2_u16.to_ne_bytes());
+        let attributes = HEADER + NEIGHBOUR_HEADER;
+        write(&mut neighbour, attributes, &[8, 0, 1, 0, 10, 1, 2, 3]);
+        write(&mut neighbour, attributes + 8, &[10, 0, 2, 0]);
+        write(&mut neighbour, attributes + 12, &[2, 1, 1, 1, 1, 9]);
+        let news = |bytes: &[u8]| {
+            let mut messages = Messages(bytes);
+            messages.next().and_then(|message| message.news())
+        };
+        let card = MacAddress([2, 1, 1, 1, 1, 9]);
+        let host = Ipv4Addr::new(10, 1, 2, 3);
+        let expected = News::Neighbour(7, host, Some(card));
+        assert_eq!(news(&neighbour), Some(expected));
+        for length in 0..neighbour.len() {
+            assert_eq!(news(&neighbour[..length]), None, "{length}");
+        }
+        // One that did not answer has no card, whatever it had before.
+        write(&mut neighbour, HEADER + 8, &0x20_u16.to_ne_bytes());
+        assert_eq!(news(&neighbour), Some(News::Neighbour(7, host, None)));
+    }
+}

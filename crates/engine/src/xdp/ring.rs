@@ -1,0 +1,342 @@
+//! The four queues that a socket shares with the kernel: numbers of frames, or descriptions of what
+//! is in them.
+//!
+//! One end produces, the other consumes; each writes one of the two indexes, which go on for ever
+//! and whose difference is what stands in the queue. What stands in a place is written before the
+//! index says so (release), and read after it was (acquire).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::xdp::XdpRingOffset;
+
+use super::umem::Mapping;
+
+/// `XDP_RING_NEED_WAKEUP`: the kernel does not look by itself.
+const NEEDS_WAKEUP: u32 = 1;
+
+/// What can stand in a queue: integers, for which all bytes are values.
+pub(super) trait Entry: Copy {}
+
+impl Entry for u64 {}
+
+/// What is in a frame (`struct xdp_desc`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Filled {
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) options: u32,
+}
+
+impl Entry for Filled {}
+
+/// One queue, as both ends have it.
+#[derive(Debug)]
+struct Shared<T> {
+    mapping: Mapping,
+    producer: usize,
+    consumer: usize,
+    flags: Option<usize>,
+    entries: usize,
+    mask: u32,
+    of: PhantomData<T>,
+}
+
+impl<T: Entry> Shared<T> {
+    /// Maps a queue of so many places, a power of two.
+    fn map(
+        file: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        places: u32,
+    ) -> io::Result<Shared<T>> {
+        let offset = |offset: u64| usize::try_from(offset).map_err(|_| too_large());
+        let entries = offset(offsets.desc)?;
+        let length = (places as usize)
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| bytes.checked_add(entries))
+            .filter(|_| places.is_power_of_two())
+            .ok_or_else(too_large)?;
+        let shared = Shared {
+            mapping: Mapping::new(file, page_offset, length)?,
+            producer: offset(offsets.producer)?,
+            consumer: offset(offsets.consumer)?,
+            flags: offsets.flags.map(offset).transpose()?,
+            entries,
+            mask: places - 1,
+            of: PhantomData,
+        };
+        // Everything that is read below lies in the mapping, at a place of its alignment.
+        let indexes = [Some(shared.producer), Some(shared.consumer), shared.flags];
+        let mut indexes = indexes.into_iter().flatten();
+        let are_within = indexes.all(|at| at % 4 == 0 && shared.mapping.at(at, 4).is_some());
+        match are_within && entries.is_multiple_of(align_of::<T>()) {
+            true => Ok(shared),
+            false => Err(too_large()),
+        }
+    }
+
+    fn index(&self, at: usize) -> &AtomicU32 {
+        let Some(place) = self.mapping.at(at, 4) else {
+            unreachable!("checked when the queue was mapped")
+        };
+        // SAFETY: four bytes of the mapping at a place of their alignment, which both ends use by
+        // whole words only, for as long as the mapping is.
+        unsafe { AtomicU32::from_ptr(place.cast::<u32>().as_ptr()) }
+    }
+
+    fn place(&self, index: u32) -> NonNull<T> {
+        let at = self.entries + (index & self.mask) as usize * size_of::<T>();
+        let Some(place) = self.mapping.at(at, size_of::<T>()) else {
+            unreachable!("the mapping has as many places as the mask says")
+        };
+        place.cast::<T>()
+    }
+
+    fn needs_wakeup(&self) -> bool {
+        let flags = self.flags.map(|at| self.index(at).load(Ordering::Relaxed));
+        flags.is_none_or(|flags| flags & NEEDS_WAKEUP != 0)
+    }
+}
+
+fn too_large() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// The end that puts something in: of the fill queue, and of what is to be sent.
+#[derive(Debug)]
+pub(super) struct Producer<T> {
+    shared: Shared<T>,
+    /// Where the next one goes.
+    next: u32,
+    /// How far the other end had come when that was last looked at.
+    consumed: u32,
+}
+
+impl<T: Entry> Producer<T> {
+    /// This end of a queue of so many places.
+    ///
+    /// # Errors
+    /// The kernel's, and `InvalidData` where the offsets cannot be.
+    pub(super) fn map(
+        file: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        places: u32,
+    ) -> io::Result<Producer<T>> {
+        let shared = Shared::map(file, page_offset, offsets, places)?;
+        let next = shared.index(shared.producer).load(Ordering::Relaxed);
+        let consumed = shared.index(shared.consumer).load(Ordering::Acquire);
+        Ok(Producer {
+            shared,
+            next,
+            consumed,
+        })
+    }
+
+    /// Places that are free.
+    pub(super) fn room(&mut self) -> u32 {
+        let places = self.shared.mask + 1;
+        let is_free = |consumed: u32| places.saturating_sub(self.next.wrapping_sub(consumed));
+        if is_free(self.consumed) == 0 {
+            let index = self.shared.index(self.shared.consumer);
+            self.consumed = index.load(Ordering::Acquire);
+        }
+        is_free(self.consumed)
+    }
+
+    /// Puts one in, which the other end sees once [`publish`](Self::publish) is called. False when
+    /// the queue is full.
+    pub(super) fn push(&mut self, entry: T) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        let place = self.shared.place(self.next);
+        // SAFETY: the place is within the mapping, at its alignment, and ours: the other end has
+        // consumed what was there, and reads it again only when the index has passed it.
+        unsafe { place.write(entry) };
+        self.next = self.next.wrapping_add(1);
+        true
+    }
+
+    /// Shows what was put in.
+    pub(super) fn publish(&mut self) {
+        let index = self.shared.index(self.shared.producer);
+        index.store(self.next, Ordering::Release);
+    }
+
+    /// How many the other end has not taken.
+    pub(super) fn left(&self) -> u32 {
+        let index = self.shared.index(self.shared.consumer);
+        self.next.wrapping_sub(index.load(Ordering::Acquire))
+    }
+
+    /// Whether the other end looks only when it is told to.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.shared.needs_wakeup()
+    }
+}
+
+/// The end that takes something out: of what was received, and of what has been sent.
+#[derive(Debug)]
+pub(super) struct Consumer<T> {
+    shared: Shared<T>,
+    /// The next one to take.
+    next: u32,
+    /// How far the other end had come when that was last looked at.
+    produced: u32,
+}
+
+impl<T: Entry> Consumer<T> {
+    /// This end of a queue of so many places.
+    ///
+    /// # Errors
+    /// As for [`Producer::map`].
+    pub(super) fn map(
+        file: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        places: u32,
+    ) -> io::Result<Consumer<T>> {
+        let shared = Shared::map(file, page_offset, offsets, places)?;
+        let next = shared.index(shared.consumer).load(Ordering::Relaxed);
+        Ok(Consumer {
+            shared,
+            next,
+            produced: next,
+        })
+    }
+
+    /// The next one, whose place is free once [`release`](Self::release) is called.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        if self.next == self.produced {
+            let index = self.shared.index(self.shared.producer);
+            self.produced = index.load(Ordering::Acquire);
+            if self.next == self.produced {
+                return None;
+            }
+        }
+        let place = self.shared.place(self.next);
+        // SAFETY: the place is within the mapping, at its alignment; the other end has written it
+        // before its index passed it, and does not again before ours has.
+        let entry = unsafe { place.read() };
+        self.next = self.next.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Gives back the places of what was taken.
+    pub(super) fn release(&mut self) {
+        let index = self.shared.index(self.shared.consumer);
+        index.store(self.next, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::MemfdFlags;
+    use std::os::fd::OwnedFd;
+
+    const OFFSETS: XdpRingOffset = XdpRingOffset {
+        producer: 0,
+        consumer: 64,
+        desc: 128,
+        flags: Some(96),
+    };
+
+    /// A queue's memory, without a kernel behind it: the other end is this program's, too.
+    fn memory() -> OwnedFd {
+        let file = rustix::fs::memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        file
+    }
+
+    fn ends<T: Entry>(file: &OwnedFd, places: u32) -> (Producer<T>, Consumer<T>) {
+        (
+            Producer::map(file, 0, &OFFSETS, places).unwrap(),
+            Consumer::map(file, 0, &OFFSETS, places).unwrap(),
+        )
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_order_once_it_is_shown() {
+        let file = memory();
+        let (mut producer, mut consumer) = ends::<u64>(&file, 4);
+        // Beyond the end of the indexes, too.
+        producer.next = u32::MAX - 5;
+        producer.consumed = u32::MAX - 5;
+        producer.publish();
+        consumer.next = u32::MAX - 5;
+        consumer.produced = u32::MAX - 5;
+        consumer.release();
+        for round in 0..10_u64 {
+            for number in 0..4 {
+                assert!(producer.push(round * 4 + number));
+            }
+            assert!(!producer.push(99));
+            assert_eq!(consumer.pop(), None);
+            producer.publish();
+            assert_eq!(producer.left(), 4);
+            for number in 0..4 {
+                assert_eq!(consumer.pop(), Some(round * 4 + number));
+            }
+            assert_eq!(consumer.pop(), None);
+            assert_eq!(producer.room(), 0);
+            consumer.release();
+            assert_eq!((producer.room(), producer.left()), (4, 0));
+        }
+    }
+
+    #[test]
+    fn an_end_that_comes_later_goes_on_where_the_queue_is() {
+        let file = memory();
+        let (mut producer, mut consumer) = ends::<Filled>(&file, 2);
+        let filled = |address| Filled {
+            address,
+            length: 60,
+            options: 0,
+        };
+        producer.push(filled(1));
+        producer.push(filled(2));
+        producer.publish();
+        assert_eq!(consumer.pop(), Some(filled(1)));
+        consumer.release();
+        let (mut producer, mut consumer) = ends::<Filled>(&file, 2);
+        assert_eq!(producer.room(), 1);
+        producer.push(filled(3));
+        producer.publish();
+        assert_eq!(consumer.pop(), Some(filled(2)));
+        assert_eq!(consumer.pop(), Some(filled(3)));
+        assert_eq!(consumer.pop(), None);
+    }
+
+    #[test]
+    fn queues_that_cannot_be_are_refused() {
+        let file = memory();
+        assert!(Producer::<u64>::map(&file, 0, &OFFSETS, 3).is_err());
+        let beyond = XdpRingOffset {
+            producer: 9000,
+            ..OFFSETS
+        };
+        assert!(Consumer::<u64>::map(&file, 0, &beyond, 4).is_err());
+        let crooked = XdpRingOffset {
+            consumer: 62,
+            ..OFFSETS
+        };
+        assert!(Consumer::<u64>::map(&file, 0, &crooked, 4).is_err());
+    }
+
+    #[test]
+    fn the_flag_tells_whether_the_kernel_looks_by_itself() {
+        let file = memory();
+        let (producer, _) = ends::<u64>(&file, 4);
+        assert!(!producer.needs_wakeup());
+        rustix::io::pwrite(&file, &1_u32.to_ne_bytes(), 96).unwrap();
+        assert!(producer.needs_wakeup());
+    }
+}

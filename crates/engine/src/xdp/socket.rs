@@ -1,0 +1,241 @@
+//! A socket of AF_XDP with its four queues: what the privileged process makes, and what the one
+//! that serves receives and sends frames by.
+//!
+//! ```text
+//!           fill queue: empty frames ─▶        ─▶ receive queue: frames with what came
+//!   worker                            ─ kernel ─
+//!           send queue: frames to go ─▶        ─▶ completion queue: frames that have gone
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netstack::{Device, Verdict};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use super::ring::{Consumer, Filled, Producer};
+use super::umem::{self, FRAME_SIZE, FRAMES, Frame, Umem};
+
+/// Places of each queue: as many as there are frames for one direction.
+const PLACES: u32 = FRAMES / 2;
+
+/// Frames that are taken in, or handed over, before the other direction has its turn. A pair of
+/// virtual cards holds 256 frames between both ends, and drops more.
+pub(super) const BURST_MAX: usize = 64;
+
+/// How often the kernel is asked to send in one burst: it takes 32 frames a call.
+const KICKS_MAX: usize = 4;
+
+/// A new socket whose queues have their sizes and whose frames stand in `file`.
+///
+/// # Errors
+/// The kernel's, with the call that failed.
+pub(super) fn make(file: &OwnedFd) -> Result<OwnedFd, (&'static str, io::Error)> {
+    let failed = |call| move |error: Errno| (call, io::Error::from(error));
+    let socket = rustix::net::socket_with(
+        AddressFamily::XDP,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(failed("socket(AF_XDP)"))?;
+    umem::register(&socket, file).map_err(|error| ("setsockopt(XDP_UMEM_REG)", error))?;
+    sockopt::set_xdp_umem_fill_ring_size(&socket, PLACES)
+        .map_err(failed("setsockopt(XDP_UMEM_FILL_RING)"))?;
+    sockopt::set_xdp_umem_completion_ring_size(&socket, PLACES)
+        .map_err(failed("setsockopt(XDP_UMEM_COMPLETION_RING)"))?;
+    sockopt::set_xdp_rx_ring_size(&socket, PLACES).map_err(failed("setsockopt(XDP_RX_RING)"))?;
+    sockopt::set_xdp_tx_ring_size(&socket, PLACES).map_err(failed("setsockopt(XDP_TX_RING)"))?;
+    Ok(socket)
+}
+
+/// Binds a socket to a receive queue of an interface. Whether the card itself reads and writes the
+/// frames, without copies.
+///
+/// # Errors
+/// `EBUSY` where another socket has the queue.
+pub(super) fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<bool> {
+    let bind = |flags| {
+        let flags = flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        rustix::net::bind(socket, &SocketAddrXdp::new(flags, interface, queue))
+    };
+    match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
+        Ok(()) => return Ok(true),
+        Err(Errno::BUSY) => return Err(Errno::BUSY.into()),
+        Err(_) => {}
+    }
+    bind(SocketAddrXdpFlags::XDP_COPY)?;
+    Ok(false)
+}
+
+/// Frames that a queue has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FrameCounts {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+/// A socket with its queues and frames, as the worker has it.
+#[derive(Debug)]
+pub(super) struct Queue {
+    socket: OwnedFd,
+    umem: Umem,
+    fill: Producer<u64>,
+    received: Consumer<Filled>,
+    to_send: Producer<Filled>,
+    completed: Consumer<u64>,
+    /// Frames of ours to send with.
+    spare: Vec<Frame>,
+    /// Frames put into the send queue since it was last shown to the kernel.
+    burst: usize,
+    /// The kernel has not taken all that it was shown.
+    is_stuck: bool,
+    counts: FrameCounts,
+}
+
+impl Queue {
+    /// Takes over a socket that was made and bound elsewhere, with the file of its frames.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn open(socket: OwnedFd, file: &OwnedFd) -> io::Result<Queue> {
+        let (umem, mut frames) = Umem::map(file)?;
+        let offsets = sockopt::xdp_mmap_offsets(&socket)?;
+        let mut queue = Queue {
+            fill: Producer::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, PLACES)?,
+            received: Consumer::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx, PLACES)?,
+            to_send: Producer::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, PLACES)?,
+            completed: Consumer::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, PLACES)?,
+            spare: frames.split_off(PLACES as usize),
+            umem,
+            socket,
+            burst: 0,
+            is_stuck: false,
+            counts: FrameCounts::default(),
+        };
+        for frame in frames {
+            queue.refill(frame);
+        }
+        queue.fill.publish();
+        Ok(queue)
+    }
+
+    /// Gives the kernel an empty frame.
+    fn refill(&mut self, frame: Frame) {
+        if self.fill.room() == 0 {
+            // It cannot be: there are as many places as frames that are received into.
+            self.spare.push(frame);
+            return;
+        }
+        let address = self.umem.give(frame);
+        self.fill.push(address);
+    }
+
+    /// Takes back the frames that have been sent.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.completed.pop() {
+            if let Some((frame, _)) = self.umem.take_back(address) {
+                self.spare.push(frame);
+            }
+        }
+        self.completed.release();
+    }
+
+    /// Begins a burst of frames to send.
+    pub(super) fn begin_burst(&mut self) {
+        self.burst = 0;
+        self.reclaim();
+    }
+
+    /// Has the kernel send what was put into the queue.
+    pub(super) fn flush(&mut self) {
+        if self.burst == 0 && !self.is_stuck {
+            return;
+        }
+        self.to_send.publish();
+        for _ in 0..KICKS_MAX {
+            if self.to_send.needs_wakeup() {
+                // Where it cannot take them now, they stay in the queue, and are tried again.
+                let _ = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
+            }
+            self.is_stuck = self.to_send.left() > 0;
+            if !self.is_stuck {
+                break;
+            }
+        }
+    }
+
+    /// Whether frames wait that the kernel has not taken: nothing tells when it will.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck || self.spare.is_empty()
+    }
+
+    /// Whether the burst is full, and more may be there to be sent.
+    pub(super) fn is_burst_full(&self) -> bool {
+        self.burst >= BURST_MAX
+    }
+
+    /// What has been counted so far.
+    pub(super) fn counts(&self) -> FrameCounts {
+        self.counts
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Device for Queue {
+    /// At most [`BURST_MAX`] frames.
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8]) -> Verdict) {
+        let mut count = 0;
+        while count < BURST_MAX
+            && let Some(filled) = self.received.pop()
+        {
+            count += 1;
+            let Some((frame, offset)) = self.umem.take_back(filled.address) else {
+                continue;
+            };
+            let end = offset.saturating_add(filled.length as usize);
+            // The filter lets nothing through that is not ours.
+            take(self.umem.bytes(&frame, offset..end));
+            self.refill(frame);
+        }
+        if count > 0 {
+            self.counts.received += count as u64;
+            self.received.release();
+            self.fill.publish();
+        }
+    }
+
+    fn transmit(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> bool {
+        if self.is_burst_full() || self.to_send.room() == 0 {
+            return false;
+        }
+        let Some(mut frame) = self.spare.pop() else {
+            return false;
+        };
+        let length = fill(self.umem.bytes_mut(&mut frame)).filter(|length| *length <= FRAME_SIZE);
+        let Some(length) = length else {
+            self.spare.push(frame);
+            return false;
+        };
+        let address = self.umem.give(frame);
+        self.to_send.push(Filled {
+            address,
+            length: length as u32,
+            options: 0,
+        });
+        self.burst += 1;
+        self.counts.sent += 1;
+        true
+    }
+}

@@ -1,0 +1,211 @@
+//! Streams that our own TCP carries: what is in flight on each, and how segments of a stream become
+//! bytes of a connection.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+
+use base::slab::Key;
+use bytes::Bytes;
+use netstack::{ConnectionId, Stack};
+
+use super::port::Port;
+use crate::buffer::Buffer;
+use crate::carried::error_of;
+use crate::engine::{Control, Ending, Outcome, Outgoing, Stop};
+use crate::net::Segment;
+
+/// Bytes of a file that are read at once.
+const FILE_PART_MAX: u64 = 64 * 1024;
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct Carried {
+    pub(super) key: Key,
+    pub(super) port: usize,
+    pub(super) id: ConnectionId,
+    pub(super) receiving: bool,
+    pub(super) sending: Option<Box<Sending>>,
+    /// It is reset when it is closed.
+    resets: bool,
+    /// Nothing more is received, whatever comes.
+    is_shut: bool,
+}
+
+/// A send that waits for room.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) outgoing: Box<Outgoing>,
+    pub(super) chunk: u64,
+    pub(super) ending: Ending,
+}
+
+impl Carried {
+    pub(super) fn new(key: Key, port: usize, id: ConnectionId) -> Carried {
+        Carried {
+            key,
+            port,
+            id,
+            receiving: false,
+            sending: None,
+            resets: false,
+            is_shut: false,
+        }
+    }
+
+    /// Receives what has come; `None` when that is nothing, and the stream waits for it.
+    pub(super) fn receive(&mut self, stack: &mut Stack) -> Option<Outcome> {
+        if self.is_shut {
+            return Some(Outcome::Received(Ok(Buffer::empty())));
+        }
+        let received = match stack.unread(self.id) {
+            0 => match stack.receive(self.id, &mut [0]) {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(Ok(Buffer::empty())),
+                Err(error) => Some(Err(error_of(error))),
+            },
+            unread => Some(receive_bytes(stack, self.id, unread)),
+        };
+        self.receiving = received.is_none();
+        received.map(Outcome::Received)
+    }
+
+    /// Sends what there is room for; `None` when that is nothing, and the send waits.
+    pub(super) fn send(&mut self, stack: &mut Stack, mut sending: Sending) -> Option<Outcome> {
+        let (taken, stop) = transmit(stack, self.id, &mut sending.outgoing, sending.chunk);
+        if taken == 0 && matches!(stop, Stop::Blocked) {
+            self.sending = Some(Box::new(sending));
+            return None;
+        }
+        Some(Outcome::Sent {
+            outgoing: sending.outgoing,
+            taken,
+            stop,
+        })
+    }
+
+    /// Changes a property of the stream. What a receive that waits comes to, if that ends it.
+    pub(super) fn control(
+        &mut self,
+        stack: &mut Stack,
+        control: Control,
+    ) -> io::Result<Option<Outcome>> {
+        let finish = |stack: &mut Stack| {
+            // One that has ended meanwhile has nothing to finish.
+            let _ = stack.finish(self.id);
+        };
+        match control {
+            // No part of a segment waits for an acknowledgment anyway.
+            Control::NoDelay(_) => return Ok(None),
+            Control::KernelTls => return Err(io::ErrorKind::Unsupported.into()),
+            Control::ResetOnClose => {
+                self.resets = true;
+                return Ok(None);
+            }
+            Control::ShutdownWrite => {
+                finish(stack);
+                return Ok(None);
+            }
+            Control::ShutdownRead => {}
+            Control::ShutdownBoth => finish(stack),
+        }
+        self.is_shut = true;
+        let was_waiting = std::mem::take(&mut self.receiving);
+        Ok(was_waiting.then(|| Outcome::Received(Ok(Buffer::empty()))))
+    }
+
+    /// Lets go of the connection.
+    pub(super) fn close(self, port: &mut Port, now: std::time::Duration) {
+        port.forget_name(self.id);
+        if self.resets {
+            return port.stack.abort(self.id);
+        }
+        if port.stack.unread(self.id) > 0 {
+            // The connection is reset over what was left unread; what was sent before is to be on
+            // its way by then, as with a socket.
+            port.flush(now);
+        }
+        port.stack.release(now, self.id);
+    }
+}
+
+#[expect(unsafe_code, reason = "memory that is written at its start alone")]
+fn receive_bytes(stack: &mut Stack, id: ConnectionId, unread: usize) -> io::Result<Buffer> {
+    Buffer::receive(|memory| {
+        let count = unread.min(memory.len());
+        let (part, _) = memory.split_at_mut(count);
+        // No more is cleared than is about to be written.
+        part.fill(MaybeUninit::new(0));
+        // SAFETY: all of it has just been written.
+        let part = unsafe { &mut *(std::ptr::from_mut(part) as *mut [u8]) };
+        let count = stack.receive(id, part).map_err(error_of)?;
+        Ok(part.split_at_mut(count.unwrap_or_default()).0)
+    })
+}
+
+/// Has the connection take segments, as far as it has room. How many bytes it took, and why it took
+/// no more.
+fn transmit(
+    stack: &mut Stack,
+    id: ConnectionId,
+    outgoing: &mut Outgoing,
+    chunk: u64,
+) -> (u64, Stop) {
+    let mut taken = 0;
+    let mut of_files = 0;
+    loop {
+        let sent = match outgoing.front() {
+            None => return (taken, Stop::Empty),
+            Some(Segment::Bytes(bytes)) if bytes.is_empty() => {
+                outgoing.pop_front();
+                continue;
+            }
+            // The connection holds a share of the bytes, and no copy.
+            Some(Segment::Bytes(bytes)) => stack.send(id, bytes.clone()).map_err(error_of),
+            Some(Segment::Keys(_) | Segment::Record { .. }) => {
+                return (taken, Stop::Failed(io::ErrorKind::Unsupported.into()));
+            }
+            Some(Segment::File { .. }) if of_files >= chunk => return (taken, Stop::Chunk),
+            Some(Segment::File { .. }) if outgoing.warm == 0 => return (taken, Stop::Cold),
+            Some(Segment::File {
+                file,
+                offset,
+                length,
+            }) => {
+                let most = (*length).min(outgoing.warm).min(chunk - of_files);
+                let sent = send_file(stack, id, file, *offset, most);
+                of_files += sent.as_ref().map_or(0, |count| *count as u64);
+                sent
+            }
+        };
+        match sent {
+            Ok(0) => return (taken, Stop::Blocked),
+            Ok(count) => {
+                outgoing.advance(count as u64);
+                taken += count as u64;
+            }
+            Err(error) => return (taken, Stop::Failed(error)),
+        }
+    }
+}
+
+/// Sends a part of a file, of at most so many bytes: how many; none where there is no room.
+fn send_file(
+    stack: &mut Stack,
+    id: ConnectionId,
+    file: &crate::file::File,
+    offset: u64,
+    most: u64,
+) -> io::Result<usize> {
+    let room = stack.room(id).map_err(error_of)?;
+    let count = most.min(FILE_PART_MAX).min(room as u64);
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut part = vec![0; usize::try_from(count).unwrap_or_default()];
+    let read = rustix::io::preadv(file, &mut [IoSliceMut::new(&mut part)], offset)?;
+    if read == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    part.truncate(read);
+    stack.send(id, Bytes::from(part)).map_err(error_of)
+}

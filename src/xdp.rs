@@ -1,0 +1,190 @@
+//! `use xdp` between the processes: the master opens queues of interfaces and says which listeners
+//! they serve, a worker process has its threads serve by them.
+//!
+//! The descriptors are the worker's alone. What the master keeps is which connections the filter of
+//! each interface takes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use engine::net::{Address, Carries};
+use engine::xdp::{Filter, Opened, Options, Parts};
+use framework::protocol_part::Listening;
+use framework::workers::Workers;
+use process::{Device, DeviceError, Level, OpenDevice};
+use server::events::Events;
+
+/// The filters of the interfaces that are open, by name.
+static FILTERS: Mutex<BTreeMap<String, Filter>> = Mutex::new(BTreeMap::new());
+
+/// What follows the name of an interface in the keys of its descriptors.
+const SOCKET: &str = "socket";
+const FRAMES: &str = "frames";
+const LINK: &str = "link";
+
+/// The devices of a configuration: its interfaces.
+pub(crate) fn devices(events: &Events, listening: &[Listening], threads: usize) -> Vec<Device> {
+    let Some(xdp) = &events.xdp else {
+        return Vec::new();
+    };
+    let some_are_marked = listening.iter().any(|listening| listening.options.xdp);
+    let wanted = listening
+        .iter()
+        .filter(|listening| listening.options.xdp || !some_are_marked);
+    let listeners: Vec<SocketAddr> = wanted.filter_map(address).collect();
+    let device = |interface: &String| {
+        let options = Options {
+            interface: interface.clone(),
+            mode: xdp.mode,
+            threads: u32::try_from(threads).unwrap_or(u32::MAX),
+        };
+        let name = interface.clone();
+        let listeners = listeners.clone();
+        let follow = move || follow(&name, &listeners);
+        let name = interface.clone();
+        Device {
+            is_required: xdp.is_required,
+            open: Box::new(move || open(&options)),
+            follow: Box::new(follow),
+            release: Box::new(move || {
+                with_filter(&name, Filter::pass_new);
+            }),
+        }
+    };
+    xdp.interfaces.iter().map(device).collect()
+}
+
+/// The address that a listener takes connections of TCP at.
+fn address(listening: &Listening) -> Option<SocketAddr> {
+    match listening.options.address {
+        Address::Inet(address) if listening.options.carries == Carries::Streams => Some(address),
+        _ => None,
+    }
+}
+
+fn with_filter<R>(interface: &str, what: impl FnOnce(&mut Filter) -> R) -> Option<R> {
+    let mut filters = FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    filters.get_mut(interface).map(what)
+}
+
+/// Has the filter of an interface take connections to these listeners, and no others.
+fn follow(interface: &str, listeners: &[SocketAddr]) -> Vec<(Level, String)> {
+    let taken = with_filter(interface, |filter| {
+        let before: Vec<_> = filter.taken().collect();
+        let failures = filter.take(listeners);
+        let is_new = |address: &SocketAddrV4| !before.contains(address);
+        let new: Vec<_> = filter.taken().filter(is_new).collect();
+        let is_none = filter.taken().next().is_none();
+        (new, failures, is_none)
+    });
+    let Some((new, failures, is_none)) = taken else {
+        return Vec::new();
+    };
+    let mut notes: Vec<(Level, String)> = failures
+        .into_iter()
+        .map(|text| (Level::Warn, text))
+        .collect();
+    if !new.is_empty() {
+        let addresses: Vec<String> = new.iter().map(ToString::to_string).collect();
+        let addresses = addresses.join(", ");
+        let text = format!("connections to {addresses} by \"{interface}\" pass the kernel by");
+        notes.push((Level::Notice, text));
+    }
+    if is_none {
+        let text = format!("no \"listen\" names an IPv4 address that \"{interface}\" has");
+        notes.push((Level::Warn, text));
+    }
+    notes
+}
+
+fn open(options: &Options) -> Result<OpenDevice, DeviceError> {
+    let opened = engine::xdp::open(options).map_err(|refusal| DeviceError {
+        text: format!("{refusal}: the kernel serves its connections"),
+        is_passing: refusal.is_passing(),
+    })?;
+    let notes = vec![(Level::Notice, description(&opened))];
+    let Opened { parts, filter, .. } = opened;
+    let name = &options.interface;
+    let mut filters = FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    filters.insert(name.clone(), filter);
+    let mut descriptors = Vec::new();
+    for (queue, parts) in parts.into_iter().enumerate() {
+        let key = |what: &str| format!("{name} {queue} {what}");
+        descriptors.push((key(SOCKET), parts.socket));
+        descriptors.push((key(FRAMES), parts.frames));
+        descriptors.extend(parts.link.map(|link| (key(LINK), link)));
+    }
+    Ok(OpenDevice { descriptors, notes })
+}
+
+/// What the start says of an interface.
+fn description(opened: &Opened) -> String {
+    let Opened {
+        parts,
+        interface,
+        is_native,
+        is_zero_copy,
+        ..
+    } = opened;
+    let mode = match (is_native, is_zero_copy) {
+        (true, true) => "native, without copies",
+        (true, false) => "native, with copies",
+        (false, _) => "generic",
+    };
+    let (name, used, all) = (&interface.name, parts.len(), interface.queues);
+    let mut text = format!(
+        "interface \"{name}\" is served by AF_XDP ({mode}), which nftables, conntrack, tcpdump and ss do not see"
+    );
+    if (used as u32) < all {
+        let share = 100 * used as u32 / all;
+        text.push_str(&format!(
+            "; {used} of its {all} receive queues have a thread, about {share}% of its connections; \
+             `ethtool -L {name} combined {used}` or more worker_processes change that"
+        ));
+    }
+    text
+}
+
+/// Has the threads of a worker process serve by what it was given.
+pub(crate) fn attach(
+    workers: &Workers,
+    mut devices: HashMap<String, OwnedFd>,
+) -> Result<(), String> {
+    let mut failures = Vec::new();
+    let keys: Vec<String> = devices.keys().cloned().collect();
+    for key in keys {
+        let mut words = key.split(' ');
+        let (Some(interface), Some(queue), Some(SOCKET)) =
+            (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let mut part = |what: &str| devices.remove(&format!("{interface} {queue} {what}"));
+        let (Some(socket), Some(frames)) = (part(SOCKET), part(FRAMES)) else {
+            failures.push(format!("queue {queue} of \"{interface}\" is not complete"));
+            continue;
+        };
+        let number = queue.parse().unwrap_or(u32::MAX);
+        let parts = Parts {
+            interface: interface.to_owned(),
+            number,
+            socket,
+            frames,
+            link: part(LINK),
+        };
+        let failed = match workers.on_thread(number as usize, move || engine::xdp::attach(parts)) {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => error.to_string(),
+            None => "its thread does not answer".to_owned(),
+        };
+        failures.push(format!(
+            "queue {queue} of \"{interface}\" is not used: {failed}"
+        ));
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(failures.join("\n")),
+    }
+}
