@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{Hosts, content, events, ms, read};
 use netstack::simulated::{Wire, WireFaults};
 use netstack::tcp;
-use netstack::{ConnectionId, Event, FRAME_MAX};
+use netstack::{ConnectionId, Event, FRAME_MAX, Stack};
 
 /// Checks that one direction never stands still for longer than RFC 6298 allows.
 struct Patience {
@@ -211,4 +211,35 @@ fn much_comes_before_anything_can_be_acknowledged() {
         }
     }
     assert_eq!(read(&mut hosts.server, server).len(), come);
+}
+
+/// A server that closes first has its connections in TIME-WAIT for a minute: they make room for new
+/// ones where all places are taken.
+#[test]
+fn time_wait_makes_room_for_new_connections() {
+    let tcp = netstack::tcp::Settings::default();
+    let mut hosts = Hosts::new(1, WireFaults::default(), &tcp);
+    hosts.server = Stack::new(netstack::Settings {
+        connections_max: 3,
+        ..common::settings(common::SERVER, tcp)
+    });
+    hosts.listener = hosts.server.listen(hosts.address, 8).unwrap();
+    for round in 0..10 {
+        let (client, server) = hosts.connected();
+        hosts.server.release(hosts.wire.now, server);
+        hosts.run();
+        while !hosts
+            .client
+            .poll_event()
+            .is_some_and(|event| event == Event::Readable(client))
+        {
+            assert!(hosts.step(), "{round}");
+        }
+        hosts.client.release(hosts.wire.now, client);
+        hosts.run();
+        let until = hosts.wire.now + ms(100);
+        while hosts.wire.now < until && hosts.step() {}
+        assert!(hosts.server.connections() <= 3);
+    }
+    assert_eq!(hosts.server.connections(), 3);
 }

@@ -3,6 +3,8 @@
 #[allow(dead_code)] // Each test uses a part of it.
 mod common;
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 use common::{CLIENT, SERVER, ms, settings};
 use netstack::wire::arp;
 use netstack::wire::checksum::Sum;
@@ -11,7 +13,7 @@ use netstack::wire::icmp;
 use netstack::wire::ipv4::{self, Packet, Protocol};
 use netstack::wire::sequence::Sequence;
 use netstack::wire::tcp::{Flags, Header, Options, Segment};
-use netstack::{FRAME_MAX, Stack, Unlistened, Verdict, tcp};
+use netstack::{FRAME_MAX, Neighbouring, Route, Stack, Unlistened, Verdict, tcp};
 
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
@@ -167,4 +169,57 @@ fn an_echo_is_answered_by_the_only_stack_of_a_host() {
     assert_eq!(packet.payload[4..], request[4..]);
     let left = give(&mut stack(Unlistened::Pass), &asked);
     assert_eq!(left, (Verdict::Passed, None));
+}
+
+/// Whom a frame is for.
+fn receiver(frame: &[u8]) -> MacAddress {
+    ethernet::Header::parse(frame).unwrap().0.destination
+}
+
+#[test]
+fn a_stack_that_is_told_of_neighbours_asks_nobody() {
+    const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+    let near = Route {
+        network: Ipv4Addr::new(10, 0, 0, 0),
+        prefix_length: 24,
+        gateway: None,
+    };
+    let mut stack = Stack::new(netstack::Settings {
+        neighbouring: Neighbouring::Told,
+        ..settings(SERVER, tcp::Settings::default())
+    });
+    let listener = stack.listen(SocketAddrV4::new(SERVER, 80), 8).unwrap();
+    // ARP is the kernel's, and what it knows is not known yet: back to where it came from.
+    let arp = frame(MacAddress::BROADCAST, EtherType::Arp, &[0; 28]);
+    assert_eq!(give(&mut stack, &arp), (Verdict::Passed, None));
+    let request = frame(OUR_MAC, EtherType::Ipv4, &syn(80));
+    let (verdict, answer) = give(&mut stack, &request);
+    assert_eq!(verdict, Verdict::Taken);
+    assert_eq!(receiver(&answer.unwrap()), THEIR_MAC);
+    // The kernel knows another card for that host, and then another way there.
+    let theirs = MacAddress([2, 0, 0, 0, 0, 77]);
+    stack.set_routes(vec![near]);
+    stack.set_neighbour(CLIENT, Some(theirs));
+    let reset = frame(OUR_MAC, EtherType::Ipv4, &syn(81));
+    let (_, answer) = give(&mut stack, &reset);
+    assert_eq!(receiver(&answer.unwrap()), theirs);
+    let gateways = MacAddress([2, 0, 0, 0, 0, 254]);
+    stack.set_neighbour(GATEWAY, Some(gateways));
+    stack.set_routes(vec![Route {
+        gateway: Some(GATEWAY),
+        ..near
+    }]);
+    // The answer to the SYN is sent again after a second, once there was nothing else to send.
+    let mut again = vec![0; FRAME_MAX];
+    assert_eq!(stack.poll_frame(ms(1000), &mut again), None);
+    stack.handle_timeout(ms(2500));
+    let length = stack.poll_frame(ms(2500), &mut again).unwrap();
+    assert_eq!(receiver(&again[..length]), gateways);
+    assert_eq!(stack.poll_frame(ms(2500), &mut again), None);
+    stack.set_neighbour(GATEWAY, None);
+    stack.handle_timeout(ms(6000));
+    let length = stack.poll_frame(ms(6000), &mut again).unwrap();
+    assert_eq!(receiver(&again[..length]), THEIR_MAC);
+    assert!(stack.is_busy());
+    stack.unlisten(listener);
 }

@@ -242,6 +242,7 @@ impl Stack {
         at: Key,
         numbers: Option<Sequence>,
     ) {
+        self.make_place();
         let secret = self.settings.secret;
         let has_place = self.table.len() < self.settings.connections_max
             && self.memory < self.settings.memory_max;
@@ -299,6 +300,7 @@ impl Stack {
         let Some(size) = cookie::take(secret, now, tuple, (theirs, marks), given) else {
             return false;
         };
+        self.make_place();
         let has_place = self.table.len() < self.settings.connections_max
             && self.memory < self.settings.memory_max
             && self

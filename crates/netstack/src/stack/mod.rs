@@ -106,7 +106,8 @@ pub struct Settings {
     pub tcp: tcp::Settings,
     /// What becomes of segments for nobody.
     pub unlistened: Unlistened,
-    /// Connections at most, in any state.
+    /// Connections at most, in any state. Where there are as many, a new one takes the place of the
+    /// one that has been in TIME-WAIT for longest, if there is any.
     pub connections_max: usize,
     /// Bytes that all connections hold at most. Beyond that, what comes is dropped as if it had
     /// been lost.
@@ -201,6 +202,8 @@ pub struct Stack {
     /// Bytes that connections hold.
     memory: usize,
     next_port: u16,
+    /// Connections in TIME-WAIT, those that have been there for longest first. Some have ended.
+    time_waits: VecDeque<Key>,
     counts: Counts,
 }
 
@@ -221,6 +224,7 @@ impl Stack {
             listeners_noticed: VecDeque::new(),
             memory: 0,
             next_port: 0,
+            time_waits: VecDeque::new(),
             counts: Counts::default(),
         }
     }
@@ -572,6 +576,17 @@ impl Stack {
             State::TimeWait(_) => Err(CallError::Finished),
             State::Closed(reason, _) => Err(CallError::Ended(*reason)),
         }
+    }
+
+    /// The addresses that the stack answers for from now on. Connections at others end by their
+    /// timers.
+    pub fn set_addresses(&mut self, addresses: Vec<Ipv4Addr>) {
+        self.settings.addresses = Addresses::These(addresses);
+    }
+
+    /// The largest segment that new connections send and ask for.
+    pub fn set_segment_max(&mut self, bytes: u16) {
+        self.settings.tcp.segment_max = bytes;
     }
 
     /// The card that `host` has, or that is not known (any more), as the kernel has it.

@@ -47,6 +47,7 @@ impl Stack {
             _ => None,
         };
         slot.notices.closed = closed;
+        let waits = matches!(slot.state, State::TimeWait(_));
         let stands = was_handshake && matches!(slot.state, State::Synchronized(_));
         slot.notices.is_connected |= stands && listener.is_none();
         if let Some(at) = listener
@@ -65,6 +66,37 @@ impl Stack {
         }
         if let Some(reason) = closed {
             self.end(key, reason);
+        }
+        if waits {
+            self.note_time_wait(key);
+        }
+    }
+
+    /// A connection has come to TIME-WAIT.
+    fn note_time_wait(&mut self, key: Key) {
+        while let Some(first) = self.time_waits.front()
+            && !self.is_in_time_wait(*first)
+        {
+            self.time_waits.pop_front();
+        }
+        self.time_waits.push_back(key);
+    }
+
+    fn is_in_time_wait(&self, key: Key) -> bool {
+        let slot = self.table.get(key);
+        slot.is_some_and(|slot| matches!(slot.state, State::TimeWait(_)))
+    }
+
+    /// Makes room for one more connection, at the cost of those that have been in TIME-WAIT for
+    /// longest and that no application has.
+    pub(super) fn make_place(&mut self) {
+        while self.table.len() >= self.settings.connections_max
+            && let Some(first) = self.time_waits.pop_front()
+        {
+            let is_held = self.table.get(first).is_some_and(|slot| slot.is_held);
+            if !is_held && self.is_in_time_wait(first) {
+                self.forget(first);
+            }
         }
     }
 
