@@ -161,7 +161,6 @@ impl Application for Tidegate {
     ) -> Result<Needs, Vec<Diagnostic>> {
         let (main, compiled) = compile(loaded, files, options)?;
         let Compiled {
-            events,
             listening,
             events,
             error_log,
@@ -240,6 +239,7 @@ pub(crate) fn compile(
     match (main, compiled) {
         (Ok(main), Ok(mut compiled)) => {
             diagnostics.extend(too_many_connections(&main, &compiled.events));
+            diagnostics.extend(xdp::warnings(&compiled.events, &compiled.listening));
             compiled.diagnostics.append(&mut diagnostics);
             Ok((main, compiled))
         }

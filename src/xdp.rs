@@ -9,6 +9,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
+use conf::Diagnostic;
 use engine::net::{Address, Carries};
 use engine::xdp::{Filter, Opened, Options, Parts};
 use framework::protocol_part::Listening;
@@ -39,6 +40,7 @@ pub(crate) fn devices(events: &Events, listening: &[Listening], threads: usize) 
             interface: interface.clone(),
             mode: xdp.mode,
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            bypasses_firewall: xdp.bypasses_firewall,
         };
         let name = interface.clone();
         let listeners = listeners.clone();
@@ -54,6 +56,23 @@ pub(crate) fn devices(events: &Events, listening: &[Listening], threads: usize) 
         }
     };
     xdp.interfaces.iter().map(device).collect()
+}
+
+/// What is to be said of listeners that ask for what they cannot get.
+pub(crate) fn warnings(events: &Events, listening: &[Listening]) -> Vec<Diagnostic> {
+    let asking = listening.iter().filter(|listening| listening.options.xdp);
+    let warning = |listening: &Listening| {
+        let why = match address(listening) {
+            _ if events.xdp.is_none() => "without \"use xdp\"",
+            Some(SocketAddr::V4(_)) => return None,
+            Some(SocketAddr::V6(_)) => "for IPv6",
+            None => "for what is not TCP over IPv4",
+        };
+        let address = &listening.options.address;
+        let text = format!("\"xdp\" of \"listen {address}\" has no effect {why}");
+        Some(Diagnostic::warn(text, None))
+    };
+    asking.filter_map(warning).collect()
 }
 
 /// The address that a listener takes connections of TCP at.
@@ -135,13 +154,15 @@ fn description(opened: &Opened) -> String {
     };
     let (name, used, all) = (&interface.name, parts.len(), interface.queues);
     let mut text = format!(
-        "interface \"{name}\" is served by AF_XDP ({mode}), which nftables, conntrack, tcpdump and ss do not see"
+        "interface \"{name}\" is served by AF_XDP ({mode}), \
+         which nftables, conntrack, tcpdump and ss do not see"
     );
     if (used as u32) < all {
         let share = 100 * used as u32 / all;
         text.push_str(&format!(
-            "; {used} of its {all} receive queues have a thread, about {share}% of its connections; \
-             `ethtool -L {name} combined {used}` or more worker_processes change that"
+            "; {used} of its {all} receive queues have a thread, \
+             about {share}% of its connections; `ethtool -L {name} combined {used}` \
+             or more worker_processes change that"
         ));
     }
     text

@@ -157,6 +157,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("tests/overload.rs", "concurrency_limit"),
     ("tests/generations.rs", "use"),
     (
+        "tests/xdp/main.rs",
+        "xdp_bypass_firewall xdp_interface xdp_mode xdp_required",
+    ),
+    (
         "tests/geoip2.rs",
         "geoip2 geoip2_proxy geoip2_proxy_recursive",
     ),

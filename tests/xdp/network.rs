@@ -1,8 +1,14 @@
 //! Two hosts that the test makes: network namespaces with a pair of virtual cards between them.
 
+use std::fs::File;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::thread::LinkNameSpaceType;
 
 use support::master::Master;
 
@@ -61,7 +67,10 @@ impl Network {
         let commands = [
             format!("ip netns add {server}"),
             format!("ip netns add {client}"),
-            format!("ip link add {card} netns {server} type veth peer name {peer} netns {client}"),
+            format!(
+                "ip link add {card} netns {server} numrxqueues 1 numtxqueues 1 type veth \
+                 peer name {peer} netns {client} numrxqueues 1 numtxqueues 1"
+            ),
             format!("ip -n {server} addr add {SERVER}/24 dev {card}"),
             format!("ip -n {client} addr add {CLIENT}/24 dev {peer}"),
             format!("ip -n {server} link set lo up"),
@@ -107,7 +116,7 @@ impl Network {
         command
     }
 
-    /// Has the client's host lose so many of a thousand packets, each way.
+    /// Has the client's host lose so many of a thousand packets, each way, and send as many twice.
     pub(crate) fn lose(&self, in_thousand: u32) {
         self.on_client("nft flush ruleset");
         self.on_client("nft add table ip lossy");
@@ -121,6 +130,33 @@ impl Network {
                 ));
             }
         }
+        if in_thousand > 0 {
+            self.on_client(
+                "nft add chain ip lossy twice { type filter hook postrouting priority -400 ; }",
+            );
+            self.on_client(&format!(
+                "nft add rule ip lossy twice numgen random mod 1000 < {in_thousand} \
+                 dup to {SERVER} device {CARD_OF_CLIENT}"
+            ));
+        }
+    }
+
+    /// A connection from the client's host to the server's port 80. It stays of that host, whatever
+    /// thread uses it.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let namespace = File::open(format!("/run/netns/{}", self.client)).unwrap();
+        let connected = std::thread::spawn(move || {
+            // The thread ends there, and no other one has moved.
+            let network = Some(LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), network)?;
+            let stream = TcpStream::connect((SERVER, 80))?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            std::io::Result::Ok(stream)
+        });
+        connected.join().unwrap().unwrap()
     }
 
     /// What curl gets from the server by a path.

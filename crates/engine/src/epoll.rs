@@ -37,11 +37,23 @@ const EVENTS_MAX: usize = 512;
 const LISTENER: u64 = 1 << 63;
 const NOTIFIER: u64 = u64::MAX;
 
+/// Marks an event of a descriptor of another engine's that is seldom readable.
+const SELDOM: u64 = u64::MAX - 1;
+
 /// What is kept of a key's generation beside the mark of a listener.
 const GENERATION_MASK: u32 = 0x7fff_ffff;
 
 /// Marks an event of a datagram socket: the uppermost bit of an index that never grows so large.
 const DATAGRAM: u64 = 1 << 31;
+
+/// How a descriptor of another engine's is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// After every wait, whatever that has told.
+    Often,
+    /// When it was readable ([`Epoll::take_seldom`]).
+    Seldom,
+}
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
@@ -57,6 +69,7 @@ pub(crate) struct Epoll {
     messages: Option<Box<Messages>>,
     reserve: Reserve,
     haste: Haste,
+    seldom_is_readable: bool,
 }
 
 /// Whether the first bytes of connections tend to be there when they are accepted: then the first receive is made at
@@ -166,14 +179,23 @@ impl Epoll {
             messages: None,
             reserve: Reserve::default(),
             haste: Haste::default(),
+            seldom_is_readable: false,
         })
     }
 
     /// Ends waits when a descriptor of another engine's can be read. Closing it ends that.
-    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        let data = EventData::new_u64(NOTIFIER);
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>, watched: Watched) -> io::Result<()> {
+        let data = EventData::new_u64(match watched {
+            Watched::Often => NOTIFIER,
+            Watched::Seldom => SELDOM,
+        });
         epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?;
         Ok(())
+    }
+
+    /// Whether one of those that are seldom readable was, since this was last asked.
+    pub(crate) fn take_seldom(&mut self) -> bool {
+        std::mem::take(&mut self.seldom_is_readable)
     }
 
     fn accept(&mut self, socket: &Rc<Socket>, many: bool, key: Key) -> Option<Outcome> {
@@ -649,6 +671,10 @@ impl Engine for Epoll {
             let epoll::Event { flags, data } = self.events[index];
             let data = data.u64();
             if data == NOTIFIER {
+                continue;
+            }
+            if data == SELDOM {
+                self.seldom_is_readable = true;
                 continue;
             }
             let key = Key {

@@ -522,3 +522,14 @@ pub(crate) fn random() -> io::Result<u64> {
         Err(_) => Err(io::Error::last_os_error()),
     }
 }
+
+/// How connections of a listening socket are asked whether they still stand; `None` where they are
+/// not.
+pub(crate) fn keep_alive(socket: BorrowedFd<'_>) -> Option<netstack::tcp::KeepAlive> {
+    sockopt::socket_keepalive(socket).ok().filter(|on| *on)?;
+    Some(netstack::tcp::KeepAlive {
+        idle: sockopt::tcp_keepidle(socket).ok()?,
+        interval: sockopt::tcp_keepintvl(socket).ok()?,
+        probes_max: sockopt::tcp_keepcnt(socket).ok()?,
+    })
+}

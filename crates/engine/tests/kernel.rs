@@ -694,6 +694,7 @@ fn listen_options_reach_the_socket() {
         sndbuf: Some(30_000),
         ipv6only: Some(false),
         nodelay: true,
+        xdp: false,
     };
     let socket = listen(&all).unwrap();
     assert!(sockopt::socket_reuseport(&socket).unwrap());

@@ -26,6 +26,8 @@ macro_rules! suite {
     ($($name:ident),* $(,)?) => {
         mod epoll { $(#[test] fn $name() { super::run(engine::EngineKind::Epoll, super::$name) })* }
         mod uring { $(#[test] fn $name() { super::run(engine::EngineKind::Uring, super::$name) })* }
+        // Without a queue: what it hands to the kernel's engine.
+        mod xdp { $(#[test] fn $name() { super::run(engine::EngineKind::Xdp, super::$name) })* }
         mod sim { $(#[test] fn $name() { super::run(engine::EngineKind::Sim, super::$name) })* }
     };
 }

@@ -93,6 +93,17 @@ static DEBUG_CONNECTION: Setting<Vec<Word>> = Setting::new(
      whatever its level. Who is a client is told by the connection's own address.",
 );
 
+static XDP_BYPASS_FIREWALL: Setting<bool> =
+    Setting::new("xdp_bypass_firewall", &["on | off"], parse::flag)
+        .contexts(Contexts::EVENTS)
+        .default("off")
+        .reload(Reload::NewProcess)
+        .manual(
+            "Takes connections of an `xdp_interface` from the kernel although nftables or iptables have rules for what \
+             comes in. These are not asked then, nor do conntrack, `tcpdump` and `ss` see the connections; `allow`, \
+             `deny`, limits and logs are as always. Without it such an interface stays with the kernel.",
+        );
+
 fn connections(setter: &Setter<'_>) -> Result<u64, Fault> {
     let word = setter.word()?;
     let invalid = || Fault::at(word, format!("invalid number \"{}\"", word.text()));
@@ -134,6 +145,8 @@ pub struct Xdp {
     pub mode: XdpMode,
     /// `xdp_required`.
     pub is_required: bool,
+    /// `xdp_bypass_firewall`.
+    pub bypasses_firewall: bool,
 }
 
 impl Xdp {
@@ -169,6 +182,7 @@ impl Xdp {
                 .collect(),
             mode: scope.get(&XDP_MODE)?,
             is_required: scope.get(&XDP_REQUIRED)?,
+            bypasses_firewall: scope.get(&XDP_BYPASS_FIREWALL)?,
         }))
     }
 }
@@ -198,6 +212,7 @@ impl Feature for Events {
         &XDP_INTERFACE,
         &XDP_MODE,
         &XDP_REQUIRED,
+        &XDP_BYPASS_FIREWALL,
         &MULTI_ACCEPT,
         &DEBUG_CONNECTION,
         &ACCEPT_MUTEX,

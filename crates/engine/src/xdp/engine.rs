@@ -1,11 +1,11 @@
-//! The engine: connections of our own TCP on the queues of interfaces, beside the kernel's engine of
-//! the same thread.
+//! The engine: connections of our own TCP on the queues of interfaces, beside the kernel's engine
+//! of the same thread.
 //!
-//! Every listening socket is the kernel's. Where it is reached by an interface of ours, the stack on
-//! that interface's queue listens at the same address, and the filter decides whose a connection is.
-//! An accept is an operation of the kernel's engine; connections of a stack complete it as further
-//! ones of several. Everything that has no connection of ours goes to the kernel's engine as it is:
-//! files, Unix sockets, datagrams, loopback, connections to upstreams.
+//! Every listening socket is the kernel's. Where it is reached by an interface of ours, the stack
+//! on that interface's queue listens at the same address, and the filter decides whose a
+//! connection is. An accept is an operation of the kernel's engine; connections of a stack
+//! complete it as further ones of several. Everything that has no connection of ours goes to the
+//! kernel's engine as it is: files, Unix sockets, datagrams, loopback, connections to upstreams.
 //!
 //! Before each wait, what tasks have sent leaves; after it, what has come is taken in. The wait is
 //! the kernel engine's, which also watches the queues.
@@ -17,11 +17,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use base::slab::Key;
+use netstack::tcp::KeepAlive;
 
 use super::port::{Parts, Port, Told};
 use super::streams::{Carried, Sending};
 use crate::engine::{Completion, Control, Engine, Op, OpKind, Outcome, Socket, Stop, Token};
-use crate::epoll::Epoll;
+use crate::epoll::{Epoll, Watched};
 use crate::net::{Address, TcpInfo};
 use crate::notifier::Notifier;
 use crate::reserve::READ_AWAY_MAX;
@@ -34,6 +35,8 @@ const ACCEPTED_MAX: usize = 64;
 struct Listening {
     descriptor: RawFd,
     address: SocketAddrV4,
+    /// As the socket says it of its own connections.
+    keep_alive: Option<KeepAlive>,
     /// The accept in flight.
     accepting: Option<Key>,
 }
@@ -170,11 +173,21 @@ impl Xdp {
 
     /// The connection of a stack's that has waited for longest at an address.
     fn accept_carried(&mut self, address: SocketAddrV4) -> Option<(Socket, SocketAddr)> {
+        let listening = self
+            .listening
+            .iter()
+            .find(|known| known.address == address)?;
+        let keep_alive = listening.keep_alive;
         self.ports
             .iter_mut()
             .enumerate()
             .find_map(|(number, port)| {
-                let (id, peer) = port.as_mut()?.accept(address)?;
+                let port = port.as_mut()?;
+                let (id, peer) = port.accept(address)?;
+                if keep_alive.is_some() {
+                    // One that has ended meanwhile needs none.
+                    let _ = port.stack.set_keep_alive(id, keep_alive);
+                }
                 let socket = Socket::Carried { port: number, id };
                 Some((socket, SocketAddr::V4(peer)))
             })
@@ -267,6 +280,43 @@ impl Xdp {
         }
     }
 
+    /// What the kernel tells of interfaces, neighbours and routes is passed on.
+    fn follow_ways(&mut self, completions: &mut Vec<Completion>) {
+        for place in 0..self.ports.len() {
+            if let Some(Some(port)) = self.ports.get_mut(place) {
+                port.follow_ways();
+                if port.is_gone {
+                    self.give_up(place, completions);
+                }
+            }
+        }
+    }
+
+    /// The interface of a port has gone, and its connections with it.
+    fn give_up(&mut self, place: usize, completions: &mut Vec<Completion>) {
+        if let Some(port) = self.ports.get_mut(place) {
+            *port = None;
+        }
+        for stream in self.streams.iter_mut().flatten() {
+            if stream.port != place {
+                continue;
+            }
+            let gone = || io::Error::from_raw_os_error(libc::ENETDOWN);
+            if std::mem::take(&mut stream.receiving) {
+                let outcome = Outcome::Received(Err(gone()));
+                completions.push(completion(stream.key, OpKind::Recv, outcome));
+            }
+            if let Some(sending) = stream.sending.take() {
+                let outcome = Outcome::Sent {
+                    outgoing: sending.outgoing,
+                    taken: 0,
+                    stop: Stop::Failed(gone()),
+                };
+                completions.push(completion(stream.key, OpKind::Send, outcome));
+            }
+        }
+    }
+
     /// Notes which accepts of the kernel's engine have come to their end.
     fn note_accepts(&mut self, completions: &[Completion]) {
         for completion in completions {
@@ -356,8 +406,8 @@ impl Engine for Xdp {
         if let Some(of_kernel) = completions.get(before..) {
             self.note_accepts(of_kernel);
         }
-        for port in self.ports.iter_mut().flatten() {
-            port.follow_ways();
+        if self.kernel.take_seldom() {
+            self.follow_ways(completions);
         }
         self.turn(completions);
         for port in self.ports.iter().flatten() {
@@ -430,6 +480,7 @@ impl Engine for Xdp {
             self.listening.push(Listening {
                 descriptor: descriptor.as_raw_fd(),
                 address,
+                keep_alive: sys::keep_alive(descriptor),
                 accepting: None,
             });
         }
@@ -457,8 +508,8 @@ impl Engine for Xdp {
         if let Some(Some(port)) = self.ports.get_mut(port) {
             let now = port.time(Instant::now());
             let stack = &mut port.stack;
-            // As with a socket: what was asked is read away, and nothing is waited for. A client that
-            // has gone by now is told nothing.
+            // As with a socket: what was asked is read away, and nothing is waited for. A client
+            // that has gone by now is told nothing.
             let _ = stack.receive(id, &mut [0; READ_AWAY_MAX]);
             let _ = stack.send(id, bytes::Bytes::copy_from_slice(answer));
             stack.release(now, id);
@@ -513,8 +564,9 @@ impl Engine for Xdp {
         for listening in &self.listening {
             port.listen(listening.address);
         }
-        for descriptor in port.descriptors() {
-            self.kernel.watch(descriptor)?;
+        self.kernel.watch(port.frames(), Watched::Often)?;
+        if let Some(ways) = port.ways() {
+            self.kernel.watch(ways, Watched::Seldom)?;
         }
         self.ports.push(Some(port));
         Ok(())

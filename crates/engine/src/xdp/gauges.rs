@@ -1,7 +1,7 @@
 //! What queues are doing, for other threads to read.
 //!
-//! A queue's thread stores its counts once a turn, without a locked instruction; who reads adds what
-//! the kernel has counted.
+//! A queue's thread stores its counts once a turn, without a locked instruction; who reads adds
+//! what the kernel has counted.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

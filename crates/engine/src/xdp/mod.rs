@@ -20,6 +20,7 @@
 
 mod bpf;
 mod engine;
+mod firewall;
 mod gauges;
 mod netlink;
 mod port;
@@ -67,6 +68,8 @@ pub struct Options {
     pub mode: Mode,
     /// Threads that serve; each has a receive queue.
     pub threads: u32,
+    /// Whether rules of the kernel's firewall are no hindrance.
+    pub bypasses_firewall: bool,
 }
 
 /// What was opened on an interface.
@@ -108,10 +111,13 @@ impl fmt::Display for Refusal {
         let (name, call, error) = (&self.interface, self.call, &self.error);
         write!(f, "{call} for interface \"{name}\" failed: {error}")?;
         let why = match (self.error.raw_os_error(), call) {
+            (_, FIREWALL) => {
+                "they would not be asked; \"xdp_bypass_firewall on\" says that this is meant"
+            }
             (Some(libc::EBUSY), ATTACH) => "another XDP program is attached to it",
             (Some(libc::EBUSY), BIND) => "another socket has its receive queue",
             (Some(libc::EPERM | libc::EACCES), _) => {
-                "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF are needed, and no profile that forbids bpf()"
+                "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF are needed, and bpf() must be allowed"
             }
             (Some(libc::EAFNOSUPPORT), _) => "this kernel was built without CONFIG_XDP_SOCKETS",
             (Some(libc::ENOSYS), _) => "this kernel was built without CONFIG_BPF_SYSCALL",
@@ -124,6 +130,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+const FIREWALL: &str = "passing the firewall by";
 const ATTACH: &str = "bpf(BPF_LINK_CREATE)";
 const BIND: &str = "bind(AF_XDP)";
 
@@ -139,10 +146,20 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
         error,
     };
     let netlink = Netlink::new().map_err(|error| refused("socket(AF_NETLINK)", error))?;
-    let interface = netlink
+    let mut interface = netlink
         .interface(&options.interface)
         .map_err(|error| refused("looking up", error))?;
+    if let Some(queues) = queues_in_use(&interface) {
+        interface.queues = queues;
+    }
     check(&interface).map_err(|text| refused("use", io::Error::other(text)))?;
+    if !options.bypasses_firewall {
+        let rules = firewall::of(&options.interface);
+        let rules = rules.map_err(|error| refused("looking for rules of a firewall", error))?;
+        if let Some(rules) = rules {
+            return Err(refused(FIREWALL, io::Error::other(rules)));
+        }
+    }
     let maps = Maps::new().map_err(|error| refused("bpf(BPF_MAP_CREATE)", error))?;
     let program = maps
         .load()
@@ -179,6 +196,22 @@ pub fn open(options: &Options) -> Result<Opened, Refusal> {
         is_native,
         is_zero_copy,
     })
+}
+
+/// Receive queues that are in use, which may be fewer than the card has; `None` where the files
+/// about interfaces are those of another network namespace, or are not there.
+fn queues_in_use(interface: &Interface) -> Option<u32> {
+    let folder = std::path::Path::new("/sys/class/net").join(&interface.name);
+    let index = std::fs::read_to_string(folder.join("ifindex")).ok()?;
+    if index.trim().parse() != Ok(interface.index) {
+        return None;
+    }
+    let queues = std::fs::read_dir(folder.join("queues")).ok()?.flatten();
+    let is_receiving = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().starts_with(b"rx-")
+    };
+    u32::try_from(queues.filter(is_receiving).count()).ok()
 }
 
 /// Whether an interface can carry what we send.

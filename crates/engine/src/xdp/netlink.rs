@@ -1,4 +1,5 @@
-//! What the kernel knows of interfaces, addresses and neighbours, by its own messages (rtnetlink(7)).
+//! What the kernel knows of interfaces, addresses and neighbours, by its own messages
+//! (rtnetlink(7)).
 //!
 //! Messages are parsed with every length checked; what does not add up is left out.
 
@@ -8,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netstack::wire::ethernet::MacAddress;
 use rustix::io::Errno;
+use rustix::net::Protocol;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -22,6 +24,7 @@ mod kind {
     pub(super) const DELETE_LINK: u16 = 17;
     pub(super) const GET_LINK: u16 = 18;
     pub(super) const NEW_ADDRESS: u16 = 20;
+    pub(super) const DELETE_ADDRESS: u16 = 21;
     pub(super) const GET_ADDRESS: u16 = 22;
     pub(super) const NEW_ROUTE: u16 = 24;
     pub(super) const DELETE_ROUTE: u16 = 25;
@@ -34,8 +37,8 @@ mod kind {
 const REQUEST: u16 = 1;
 const LIST: u16 = 0x300;
 
-/// Groups that tell of changes: links, neighbours, routes of IPv4.
-const GROUPS: u32 = 1 | 1 << 2 | 1 << 6;
+/// Groups that tell of changes: links, neighbours, addresses and routes of IPv4.
+const GROUPS: u32 = 1 | 1 << 2 | 1 << 4 | 1 << 6;
 
 /// Bytes of the headers of a message, of a link, an address, a route and a neighbour.
 const HEADER: usize = 16;
@@ -82,6 +85,8 @@ pub(super) enum News {
     LinkGone(u32),
     /// An address of an interface.
     Address(u32, Ipv4Addr),
+    /// An address that an interface has no longer.
+    AddressGone(u32, Ipv4Addr),
     /// A host's card behind an interface, where that is known.
     Neighbour(u32, Ipv4Addr, Option<MacAddress>),
     /// Whom packets for a network are handed to.
@@ -112,7 +117,15 @@ impl Netlink {
     /// # Errors
     /// The kernel's.
     pub(super) fn new() -> io::Result<Netlink> {
-        Netlink::of_groups(0)
+        Netlink::open(None, 0)
+    }
+
+    /// A socket for questions to another part of the kernel.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn of(protocol: Protocol) -> io::Result<Netlink> {
+        Netlink::open(Some(protocol), 0)
     }
 
     /// One that is told of changes, too, and does not wait for them.
@@ -120,14 +133,13 @@ impl Netlink {
     /// # Errors
     /// The kernel's.
     pub(super) fn listening() -> io::Result<Netlink> {
-        Netlink::of_groups(GROUPS)
+        Netlink::open(None, GROUPS)
     }
 
-    fn of_groups(groups: u32) -> io::Result<Netlink> {
-        let flags = SocketFlags::CLOEXEC;
-        // Without another protocol it is that of routes and neighbours.
-        let socket =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    /// Without a protocol it is that of routes and neighbours.
+    fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Netlink> {
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         Ok(Netlink(socket))
     }
@@ -185,16 +197,34 @@ impl Netlink {
 
     /// Asks for a list, whose members `take` gets.
     fn list(&self, what: u16, mut take: impl FnMut(News)) -> io::Result<()> {
-        let mut question = [0_u8; HEADER + 16];
-        let family = match what {
-            kind::GET_LINK => 0,
-            _ => libc::AF_INET as u8,
-        };
+        let mut header = [0; 16];
+        if what != kind::GET_LINK {
+            write(&mut header, 0, &[libc::AF_INET as u8]);
+        }
+        self.ask(what, &header, |kind, body| {
+            Message { kind, body }
+                .news()
+                .into_iter()
+                .for_each(&mut take);
+        })
+    }
+
+    /// Asks for a list with a header of that kind: each member's kind and what stands in it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn ask(
+        &self,
+        what: u16,
+        header: &[u8],
+        mut take: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
+        let mut question = vec![0_u8; HEADER];
+        question.extend_from_slice(header);
         let length = u32::try_from(question.len()).unwrap_or(u32::MAX);
         write(&mut question, 0, &length.to_ne_bytes());
         write(&mut question, 4, &what.to_ne_bytes());
         write(&mut question, 6, &(REQUEST | LIST).to_ne_bytes());
-        write(&mut question, HEADER, &[family]);
         rustix::net::send(&self.0, &question, SendFlags::empty())?;
         let mut answer = vec![0; ANSWER_MAX];
         loop {
@@ -208,7 +238,7 @@ impl Netlink {
                 match message.kind {
                     kind::DONE => return Ok(()),
                     kind::ERROR => return Err(message.error()),
-                    _ => message.news().into_iter().for_each(&mut take),
+                    kind => take(kind, message.body),
                 }
             }
         }
@@ -260,7 +290,8 @@ impl Message<'_> {
         match self.kind {
             kind::NEW_LINK => self.link().map(News::Link),
             kind::DELETE_LINK => word(self.body, 4).map(News::LinkGone),
-            kind::NEW_ADDRESS => self.address(),
+            kind::NEW_ADDRESS => self.address().map(|(of, ip)| News::Address(of, ip)),
+            kind::DELETE_ADDRESS => self.address().map(|(of, ip)| News::AddressGone(of, ip)),
             kind::NEW_NEIGHBOUR | kind::DELETE_NEIGHBOUR => self.neighbour(),
             kind::NEW_ROUTE => self.route().map(News::Route),
             kind::DELETE_ROUTE => self.route().map(News::RouteGone),
@@ -281,10 +312,7 @@ impl Message<'_> {
         for (kind, value) in self.attributes(LINK_HEADER) {
             match kind {
                 1 => interface.mac = MacAddress(*value.first_chunk()?),
-                3 => {
-                    let name = value.split(|byte| *byte == 0).next()?;
-                    interface.name = String::from_utf8_lossy(name).into_owned();
-                }
+                3 => interface.name = text(value),
                 4 => interface.mtu = word(value, 0)?,
                 32 => interface.queues = word(value, 0)?,
                 _ => {}
@@ -293,12 +321,15 @@ impl Message<'_> {
         Some(interface)
     }
 
-    fn address(&self) -> Option<News> {
+    fn address(&self) -> Option<(u32, Ipv4Addr)> {
+        if *self.body.first()? != libc::AF_INET as u8 {
+            return None;
+        }
         let index = word(self.body, 4)?;
         let mut attributes = self.attributes(ADDRESS_HEADER);
         // The interface's own address, and not the other end's of a line between two.
         let own = attributes.find(|(kind, _)| *kind == 2)?.1;
-        Some(News::Address(index, ip(own)?))
+        Some((index, ip(own)?))
     }
 
     fn neighbour(&self) -> Option<News> {
@@ -345,12 +376,23 @@ impl Message<'_> {
     }
 
     fn attributes(&self, from: usize) -> Attributes<'_> {
-        Attributes(self.body.get(from..).unwrap_or_default())
+        attributes_of(self.body, from)
     }
 }
 
+/// What stands behind the first `from` bytes of a message or of another attribute.
+pub(super) fn attributes_of(body: &[u8], from: usize) -> Attributes<'_> {
+    Attributes(body.get(from..).unwrap_or_default())
+}
+
+/// A text that ends with a zero.
+pub(super) fn text(value: &[u8]) -> String {
+    let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
 /// What stands behind the header of a message: kinds and values.
-struct Attributes<'a>(&'a [u8]);
+pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -370,7 +412,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_ne_bytes(*bytes))
 }

@@ -1,5 +1,5 @@
-//! One queue of an interface with the TCP/IP stack above it, and what of the kernel's knowledge that
-//! stack is told.
+//! One queue of an interface with the TCP/IP stack above it, and what of the kernel's knowledge
+//! that stack is told.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -32,8 +32,8 @@ const BACKLOG: usize = 4096;
 const CONNECTIONS_MAX: usize = 1 << 20;
 const MEMORY_MAX: usize = 256 << 20;
 
-/// Largest packets that are sent and asked for, whatever the interface could carry: a frame has room
-/// for no more.
+/// Largest packets that are sent and asked for, whatever the interface could carry: a frame has
+/// room for no more.
 const MTU_MAX: u32 = 1500;
 
 /// What IPv4 and TCP take of a packet.
@@ -71,6 +71,8 @@ pub(super) struct Port {
     /// The engine's names of the connections that it has.
     keys: Map<ConnectionId, Key>,
     gauges: Arc<Gauges>,
+    /// The interface is no more.
+    pub(super) is_gone: bool,
     /// It keeps the filter attached.
     _link: Option<OwnedFd>,
 }
@@ -82,7 +84,6 @@ impl Port {
     /// Where the interface has gone meanwhile, and the kernel's.
     pub(super) fn open(parts: Parts, now: Instant) -> io::Result<Port> {
         let interface = Netlink::new()?.interface(&parts.interface)?;
-        let segment_max = interface.mtu.clamp(MTU_MIN, MTU_MAX) - HEADERS;
         let stack = Stack::new(Settings {
             mac: interface.mac,
             addresses: Addresses::These(interface.addresses.clone()),
@@ -90,7 +91,7 @@ impl Port {
             gateway: None,
             neighbouring: Neighbouring::Told,
             tcp: netstack::tcp::Settings {
-                segment_max: u16::try_from(segment_max).unwrap_or(u16::MAX),
+                segment_max: segment_max(interface.mtu),
                 ..netstack::tcp::Settings::default()
             },
             // The filter lets nothing through that the kernel could want back.
@@ -110,16 +111,21 @@ impl Port {
             begin: now,
             listeners: Map::default(),
             keys: Map::default(),
+            is_gone: false,
             _link: parts.link,
         };
         port.learn_all_ways();
         Ok(port)
     }
 
-    /// Descriptors that can be read when there is something to do.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let ways = self.ways.as_ref().map(AsFd::as_fd);
-        [self.queue.as_fd()].into_iter().chain(ways)
+    /// What can be read when frames have come.
+    pub(super) fn frames(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+
+    /// What can be read when neighbours, routes or the interface have changed.
+    pub(super) fn ways(&self) -> Option<BorrowedFd<'_>> {
+        self.ways.as_ref().map(AsFd::as_fd)
     }
 
     /// The time of this port's stack.
@@ -246,6 +252,20 @@ impl Port {
             News::Neighbour(index, host, card) if index == ours => {
                 self.stack.set_neighbour(host, card);
             }
+            News::Address(index, address)
+                if index == ours && !self.interface.addresses.contains(&address) =>
+            {
+                self.interface.addresses.push(address);
+                self.stack.set_addresses(self.interface.addresses.clone());
+            }
+            News::AddressGone(index, address) if index == ours => {
+                self.interface.addresses.retain(|known| *known != address);
+                self.stack.set_addresses(self.interface.addresses.clone());
+            }
+            News::Link(link) if link.index == ours => {
+                self.stack.set_segment_max(segment_max(link.mtu));
+            }
+            News::LinkGone(index) if index == ours => self.is_gone = true,
             News::Route(route) if route.interface == ours => {
                 self.routes.retain(|known| *known != route);
                 self.routes.push(route);
@@ -269,6 +289,12 @@ impl Port {
         });
         self.stack.set_routes(routes.collect());
     }
+}
+
+/// The largest segments for an MTU.
+fn segment_max(mtu: u32) -> u16 {
+    let most = mtu.clamp(MTU_MIN, MTU_MAX) - HEADERS;
+    u16::try_from(most).unwrap_or(u16::MAX)
 }
 
 /// What a port has to tell of a connection or of its listeners.

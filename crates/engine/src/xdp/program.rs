@@ -1,7 +1,7 @@
 //! The filter: which frames of an interface go to a queue of ours, and which to the kernel.
 //!
 //! ```text
-//!  frame ─▶ IPv4 without options, whole, TCP? ─no──────────────────────────▶ kernel
+//!  frame ─▶ IPv4 without options, whole, TCP? ─no──────────────────────────▶ kernel (1)
 //!              ▼
 //!           address and port of a listener of ours? ─no────────────────────▶ kernel
 //!              ▼
@@ -13,10 +13,13 @@
 //!           the socket at this receive queue; without one ─────────────────▶ kernel
 //! ```
 //!
-//! A peer on the same machine leaves checksums to a card that there is none of. Nobody could tell
-//! whether such a segment is whole, so its SYN goes to the kernel, which then has the connection,
-//! and every later segment of it, too. One SYN in 65,536 has such a checksum by chance; the kernel's
-//! listener serves it as well.
+//! (1) But for a router's word that a segment was too large for the next link, which is judged by
+//! the segment that it quotes, as if that had come from its receiver.
+//!
+//! A peer on the same machine leaves checksums to a card that there is none of. Whether such a
+//! segment is whole cannot be told, so its SYN goes to the kernel, which then has the connection,
+//! and every later segment of it, too. One SYN in 65,536 has such a checksum by chance; the
+//! kernel's listener serves it as well.
 //!
 //! The program is written in the kernel's own instructions: there is no compiler for it on most
 //! machines that serve. `r6` is the frame's record, `r7` its first byte, `r8` the byte behind it,
@@ -113,6 +116,7 @@ impl Maps {
         let mut program = Assembler::default();
         find_listener(&mut program, self.listeners.as_fd());
         look_at_syn(&mut program, self.counters.as_fd());
+        look_at_icmp(&mut program, self.listeners.as_fd());
         look_for_kernel_socket(&mut program);
         redirect(&mut program, self.sockets.as_fd());
         program.finish()
@@ -140,6 +144,18 @@ mod at {
     pub(super) const FLAGS: i16 = 47;
     pub(super) const CHECKSUM: i16 = 50;
     pub(super) const END: i32 = 54;
+}
+
+/// Where things stand in a message of ICMP, and in the segment that it quotes.
+mod quoted {
+    pub(super) const KIND: i16 = 34;
+    pub(super) const VERSION: i16 = 42;
+    pub(super) const PROTOCOL: i16 = 51;
+    pub(super) const SOURCE: i16 = 54;
+    pub(super) const DESTINATION: i16 = 58;
+    pub(super) const SOURCE_PORT: i16 = 62;
+    pub(super) const DESTINATION_PORT: i16 = 64;
+    pub(super) const END: i32 = 70;
 }
 
 /// The kernel's functions, by their numbers.
@@ -186,14 +202,22 @@ fn find_listener(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     program.load(Size::Byte, R2, R7, at::VERSION);
     program.jump_unless(R2, 0x45, Label::Pass);
     program.load(Size::Byte, R2, R7, at::PROTOCOL);
+    program.jump_if(R2, 1, Label::Icmp);
     program.jump_unless(R2, 6, Label::Pass);
     program.load(Size::Half, R2, R7, at::FRAGMENT);
     program.and(R2, i32::from(0x3fff_u16.to_be()));
     program.jump_unless(R2, 0, Label::Pass);
 
-    program.load(Size::Word, R2, R7, at::DESTINATION);
+    look_up(program, listeners, at::DESTINATION, at::DESTINATION_PORT);
+    program.load(Size::Word, R9, R0, 0);
+}
+
+/// Goes on only where the address and the port at these places are those of a listener of ours.
+fn look_up(program: &mut Assembler, listeners: BorrowedFd<'_>, address: i16, port: i16) {
+    use Register::*;
+    program.load(Size::Word, R2, R7, address);
     program.store(Size::Word, R10, KEY, R2);
-    program.load(Size::Half, R2, R7, at::DESTINATION_PORT);
+    program.load(Size::Half, R2, R7, port);
     program.store(Size::Half, R10, KEY + 4, R2);
     program.set(R2, 0);
     program.store(Size::Half, R10, KEY + 6, R2);
@@ -202,7 +226,49 @@ fn find_listener(program: &mut Assembler, listeners: BorrowedFd<'_>) {
     program.set_map(R1, listeners);
     program.call(function::MAP_LOOKUP);
     program.jump_if(R0, 0, Label::Pass);
-    program.load(Size::Word, R9, R0, 0);
+}
+
+/// A router says that a segment was too large. What is quoted is ours, so that its ends change
+/// places.
+fn look_at_icmp(program: &mut Assembler, listeners: BorrowedFd<'_>) {
+    use Register::*;
+    program.label(Label::Icmp);
+    program.copy(R2, R7);
+    program.add(R2, quoted::END);
+    program.jump_if_greater(R2, R8, Label::Pass);
+    program.load(Size::Half, R2, R7, quoted::KIND);
+    program.jump_unless(R2, i32::from(0x0304_u16.to_be()), Label::Pass);
+    program.load(Size::Byte, R2, R7, quoted::VERSION);
+    program.jump_unless(R2, 0x45, Label::Pass);
+    program.load(Size::Byte, R2, R7, quoted::PROTOCOL);
+    program.jump_unless(R2, 6, Label::Pass);
+    look_up(program, listeners, quoted::SOURCE, quoted::SOURCE_PORT);
+    store_tuple(
+        program,
+        [
+            quoted::DESTINATION,
+            quoted::SOURCE,
+            quoted::DESTINATION_PORT,
+            quoted::SOURCE_PORT,
+        ],
+    );
+    program.jump(Label::Lookup);
+}
+
+/// Stores the ends of a connection, which stand at these places: the addresses of the other one and
+/// of ours, and their ports.
+fn store_tuple(program: &mut Assembler, places: [i16; 4]) {
+    use Register::*;
+    let [source, destination, source_port, destination_port] = places;
+    for (to, size, from) in [
+        (0, Size::Word, source),
+        (4, Size::Word, destination),
+        (8, Size::Half, source_port),
+        (10, Size::Half, destination_port),
+    ] {
+        program.load(size, R2, R7, from);
+        program.store(size, R10, TUPLE + to, R2);
+    }
 }
 
 /// A SYN for a listener that takes none goes on, and one whose checksum is not complete: the sum of
@@ -246,14 +312,16 @@ fn look_at_syn(program: &mut Assembler, counters: BorrowedFd<'_>) {
 fn look_for_kernel_socket(program: &mut Assembler) {
     use Register::*;
     program.label(Label::Known);
-    program.load(Size::Word, R2, R7, at::SOURCE);
-    program.store(Size::Word, R10, TUPLE, R2);
-    program.load(Size::Word, R2, R7, at::DESTINATION);
-    program.store(Size::Word, R10, TUPLE + 4, R2);
-    program.load(Size::Half, R2, R7, at::SOURCE_PORT);
-    program.store(Size::Half, R10, TUPLE + 8, R2);
-    program.load(Size::Half, R2, R7, at::DESTINATION_PORT);
-    program.store(Size::Half, R10, TUPLE + 10, R2);
+    store_tuple(
+        program,
+        [
+            at::SOURCE,
+            at::DESTINATION,
+            at::SOURCE_PORT,
+            at::DESTINATION_PORT,
+        ],
+    );
+    program.label(Label::Lookup);
     program.copy(R1, R6);
     program.copy(R2, R10);
     program.add(R2, i32::from(TUPLE));
@@ -309,7 +377,9 @@ enum Size {
 /// Places that are jumped to, all of them further on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Label {
+    Icmp,
     Known,
+    Lookup,
     Redirect,
     Pass,
 }
@@ -583,6 +653,31 @@ mod tests {
                 frame[51] ^= 1;
                 assert_eq!(filter.verdict(&frame), TO_US, "{from}");
             }
+        }
+    }
+
+    #[test]
+    fn a_routers_word_goes_where_the_segment_that_it_quotes_came_from() {
+        let Some(filter) = Filter::new() else { return };
+        filter.maps.listen(OURS, Taking::All).unwrap();
+        let segment = segment(OURS, CLIENT, ACK);
+        let mut frame = segment[..34].to_vec();
+        frame[23] = 1;
+        frame[30..34].copy_from_slice(&OURS.ip().octets());
+        frame.extend([3, 4, 0, 0, 0, 0, 0x05, 0x14]);
+        frame.extend(&segment[14..42]);
+        assert_eq!(filter.verdict(&frame), TO_US);
+        assert_eq!(filter.verdict(&frame[..69]), TO_KERNEL, "cut off");
+        for (name, at, byte) in [
+            ("another kind", 34, 8),
+            ("another reason", 35, 1),
+            ("about UDP", 51, 17),
+            ("about another port", 63, 81),
+            ("about another host", 57, 9),
+        ] {
+            let mut frame = frame.clone();
+            frame[at] = byte;
+            assert_eq!(filter.verdict(&frame), TO_KERNEL, "{name}");
         }
     }
 

@@ -163,8 +163,8 @@ impl Umem {
         let Some((start, length)) = self.place(frame, &(0..FRAME_SIZE)) else {
             return &mut [];
         };
-        // SAFETY: as for `bytes`; and no other slice of it can be, since its name, of which there is
-        // one, is borrowed alone.
+        // SAFETY: as for `bytes`; and no other slice of it can be, since its name, of which there
+        // is one, is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) }
     }
 
@@ -208,7 +208,8 @@ mod tests {
         let frame = &frames[7];
         assert_eq!(umem.bytes(frame, 0..FRAME_SIZE).len(), FRAME_SIZE);
         assert_eq!(umem.bytes(frame, 1..FRAME_SIZE + 1), b"");
-        assert_eq!(umem.bytes(frame, FRAME_SIZE..0), b"");
+        let (start, end) = (FRAME_SIZE, 0);
+        assert_eq!(umem.bytes(frame, start..end), b"");
         assert!(Umem::map(std::fs::File::open("/dev/null").unwrap()).is_err());
     }
 }

@@ -1,5 +1,5 @@
 //! What one worker process alone can have, such as a receive queue of a network card: opened for it
-//! once it serves, and kept by nobody else.
+//! once it serves; the master keeps none of the descriptors.
 //!
 //! ```text
 //!   worker serves ─▶ open, Devices ─▶ worker: HasDevices ─▶ follow: it is used
@@ -152,8 +152,8 @@ struct Opened {
 }
 
 /// Whether a server may start although it cannot open all that it needs; if not, the log says why.
-/// What can be opened is closed again: it is opened for the worker. A server that takes the place of
-/// another (`follows`) waits for what that one has.
+/// What can be opened is closed again: it is opened for the worker. A server that takes the place
+/// of another (`follows`) waits for what that one has.
 pub(crate) fn check(devices: &[Device], follows: bool, log: &Log) -> bool {
     let required = devices.iter().filter(|device| device.is_required);
     let refused = required.filter_map(|device| (device.open)().err());
