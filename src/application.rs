@@ -473,7 +473,10 @@ fn confinement(
         level: main.confine,
         places,
         keeps_raw_network: lines.any(binds_to_foreign_addresses),
-        may_use_rings: events.engine != Some(engine::EngineKind::Epoll),
+        may_use_rings: !matches!(
+            events.engine,
+            Some(engine::EngineKind::Epoll | engine::EngineKind::Xdp)
+        ),
         programs: programs.into_iter().map(program).collect(),
     }
 }
