@@ -4,7 +4,7 @@ use super::*;
 use crate::lock::{Gate, send};
 
 /// The number of a line of the page.
-pub(crate) fn number(server: &Server, line: &str) -> u64 {
+pub(super) fn number(server: &Server, line: &str) -> u64 {
     let page = get(server, "/metrics").body;
     let page = String::from_utf8(page).unwrap();
     let mut lines = page.lines();
