@@ -282,6 +282,8 @@ fn caches_that_give_to_all_what_may_be_for_one_are_warned_of() {
             ("X_cache one; X_cache_key $uri$args;", [1, 0]),
             ("X_cache one; X_pass_request_headers off;", [0, 0]),
             ("X_cache one; X_set '';", [0, 0]),
+            ("X_cache one; X_cache_semantics rfc;", [0, 0]),
+            ("X_cache one; X_cache_semantics nginx;", [1, 0]),
             ("X_cache one; X_set $http_authorization;", [1, 0]),
             ("X_cache one; X_ignore_headers Set-Cookie;", [1, 1]),
             ("X_ignore_headers Set-Cookie;", [0, 0]),

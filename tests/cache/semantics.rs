@@ -5,14 +5,24 @@ use super::*;
 
 const PAST: &str = "Thu, 01 Jan 2015 00:00:00 GMT";
 
-/// Runs a test on each engine, unless nginx is tested.
+/// Runs a test on each engine, with entries in a folder and in memory, unless nginx is tested.
 fn each_own_engine(
     lines: &str,
     answer: impl Fn(&str, usize) -> Vec<u8> + Clone + Send + Sync + 'static,
     test: impl Fn(&Server, &Upstream),
 ) {
-    if !is_nginx() {
-        each_engine(lines, answer, test);
+    if is_nginx() {
+        return;
+    }
+    each_engine(lines, answer.clone(), &test);
+    for engine in engines::lines() {
+        let upstream = Upstream::start(answer.clone());
+        let lines = lines.replace("UP", &format!("127.0.0.1:{}", upstream.port));
+        let lines = format!(
+            "add_header X-Cache $upstream_cache_status always;\n{lines}\n[http]\n
+             proxy_cache_path memory:one keys_zone=one:1m memory=64m memory_entry_max=1m;"
+        );
+        test(&Server::start(engine, &lines), &upstream);
     }
 }
 

@@ -335,7 +335,10 @@ pub(super) fn text_of_fields<'a>(
     let mut text = b"HTTP/1.1 ".to_vec();
     let line = head.status_line(&head.bytes);
     if line.is_empty() {
-        text.extend_from_slice(head.status().to_string().as_bytes());
+        // An application that names no reason gets the usual one.
+        let status = head.status();
+        let line = format!("{status} {}", proto::status::reason(status));
+        text.extend_from_slice(line.trim_end().as_bytes());
     } else {
         text.extend_from_slice(line);
     }

@@ -82,7 +82,9 @@ impl Family {
         };
         let is_apart = key.iter().any(|key| may_hold(key, OF_CLIENTS));
         let holds = |names| no_cache.iter().any(|text| may_hold(text, names));
-        if known.passes_authorization && !is_apart && !holds(AUTHORIZATION) {
+        // By RFC 9111 an answer says itself that it is for all.
+        let is_rfc = scope.get(&self.cache_semantics)?.policy().is_some();
+        if known.passes_authorization && !is_rfc && !is_apart && !holds(AUTHORIZATION) {
             let text = format!(
                 "\"{cache}\" keeps answers to requests with \"Authorization\" and gives them to \
                  all clients; \"{without} $http_authorization\" leaves them out"
