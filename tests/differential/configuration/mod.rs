@@ -3,10 +3,12 @@
 //! What may be written comes from the table of directives itself ([`table`]), the values from the
 //! manual's notation ([`notation`]) and from lists of our own where the notation says too little
 //! ([`values`]). [`draft`] puts the frame of servers and locations up, [`families`] lets features meet
-//! in one location, [`sprinkle`] strews every directive over the scopes it may stand in, [`shrink`]
+//! in one location, [`sprinkle`] strews every directive over the scopes it may stand in, [`caches`]
+//! has some of them keep answers, [`shrink`]
 //! and [`broken`] make smaller and faulty ones of it.
 
 mod broken;
+mod caches;
 mod definitions;
 mod draft;
 mod families;
@@ -87,6 +89,7 @@ impl Configuration {
     ) -> Configuration {
         let draft = draft::Draft::new(random.fork(), seed, world, table, density);
         let mut configuration = draft.finish(log_format);
+        caches::add(&mut configuration.lines, &mut Random::new(!seed));
         if table.version() < older::NEW_DEFAULTS {
             older::older(&mut configuration.lines);
         }

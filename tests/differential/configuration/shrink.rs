@@ -289,6 +289,10 @@ fn is_referred(line: &Line, words: &BTreeSet<String>) -> bool {
         "charset_map" => written("charset") || written("source_charset"),
         "limit_req_zone" => written("limit_req"),
         "limit_conn_zone" => written("limit_conn"),
+        "proxy_cache_path" => written("proxy_cache"),
+        "fastcgi_cache_path" => written("fastcgi_cache"),
+        "uwsgi_cache_path" => written("uwsgi_cache"),
+        "scgi_cache_path" => written("scgi_cache"),
         _ => true,
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn is_strewn(name: &str) -> bool {
     !FRAME.contains(&name) && !is_of_caches(name)
 }
 
-/// Directives of caches are left out: what one program stores, the next one finds.
+/// Directives of caches stand where [`caches`](super::caches) puts them.
 fn is_of_caches(name: &str) -> bool {
     let of_family = |prefix| name.strip_prefix(prefix);
     let known = ["proxy_", "fastcgi_", "uwsgi_", "scgi_"];

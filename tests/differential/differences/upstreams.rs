@@ -424,6 +424,40 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        sentence: "**What is received of an answer whose body is not used** (`X-Accel-Redirect`) is as much with a cache as without \
+                   one. nginx reads less at first, as the head of the cache's entry lies in the same buffer.",
+        is: |case, difference| {
+            let numbers = |text: &str| -> Option<Vec<u64>> {
+                let all = text.split(" : ").map(|number| number.parse().ok());
+                all.collect()
+            };
+            let (less, more) = (&difference.reference, &difference.subject);
+            let is_less = numbers(less)
+                .zip(numbers(more))
+                .is_some_and(|(less, more)| {
+                    less.len() == more.len()
+                        && less.iter().zip(&more).all(|(less, more)| less <= more)
+                });
+            difference.part == Part::Access
+                && difference.key == "upstream_bytes_received"
+                && case.configuration.contains("_cache_path ")
+                && is_less
+        },
+    },
+    Row {
+        sentence: "**`$proxy_host` and `$proxy_port` of an answer from a cache** in whose place the client gets a 412 or 416 are \
+                   known. nginx has forgotten them with the answer.",
+        is: |case, difference| {
+            let is_refused = |line: &Line| matches!(value(line, "status"), "412" | "416");
+            let is_of_target = matches!(difference.key.as_str(), "proxy_host" | "proxy_port");
+            difference.part == Part::Access
+                && is_of_target
+                && difference.reference == "-"
+                && case.configuration.contains("_cache_path ")
+                && case.reference.access.iter().any(is_refused)
+        },
+    },
+    Row {
         sentence: "**`post_action` after `proxy_request_buffering off`** sends no body. nginx sends the last bytes of the client's once more, \
                    which no head announces.",
         is: |case, difference| {
