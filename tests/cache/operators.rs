@@ -274,6 +274,7 @@ fn caches_that_give_to_all_what_may_be_for_one_are_warned_of() {
             ("X_cache off;", [0, 0]),
             ("X_cache one;", [1, 0]),
             ("X_cache one; X_no_cache $http_authorization;", [0, 0]),
+            ("X_cache one; X_cache_semantics rfc;", [0, 0]),
             ("X_cache one; X_no_cache $arg_a;", [1, 0]),
             ("X_cache one; X_no_cache $arg_a $skip;", [0, 0]),
             ("X_cache one; X_cache_bypass $http_authorization;", [1, 0]),
@@ -347,41 +348,51 @@ fn what_is_not_kept_is_told_of_once_a_second() {
     }
 }
 
-/// Without a folder answers are passed on; one that has been removed is made anew.
+/// Without a folder answers are passed on. One that has been removed is made anew where the worker
+/// may make it: without `confine`, and where that confines nothing.
 #[test]
 fn a_folder_that_is_removed_is_begun_anew() {
     if is_nginx() {
         return;
     }
     for engine in engines::lines() {
-        let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
-        let lines = format!(
-            "add_header X-Cache $upstream_cache_status always;
-             location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one; proxy_cache_valid 1h; }}
-             [http]
-             proxy_cache_path folder/cache levels=1:2 keys_zone=one:1m;",
-            upstream.port
-        );
-        // The worker must be allowed to make it.
-        let server = start_in_open_folder(engine, &lines);
-        let folder = server.prefix.join("folder/cache");
-        fill(&server, "/a");
-        for round in 0..2 {
-            fs::remove_dir_all(&folder).unwrap();
-            for _ in 0..20 {
-                let answer = get(&server, "/a");
-                assert_eq!(answer.status(), "200");
-                assert_eq!(
-                    checksum(&answer.body),
-                    checksum(&pattern(50_000)),
-                    "{round}"
-                );
-            }
+        for confine in ["on", "off"] {
+            let upstream = Upstream::start(|_, _| ok("", &pattern(50_000)));
+            let lines = format!(
+                "[main]\nconfine {confine};
+                 add_header X-Cache $upstream_cache_status always;
+                 location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one;
+                     proxy_cache_valid 1h; }}
+                 [http]
+                 proxy_cache_path folder/cache levels=1:2 keys_zone=one:1m;",
+                upstream.port
+            );
+            let server = start_in_open_folder(engine, &lines);
+            let folder = server.prefix.join("folder/cache");
             fill(&server, "/a");
-            fill(&server, "/b");
-            wait_for_entries(&folder, 2);
+            for round in 0..2 {
+                let _ = fs::remove_dir_all(&folder);
+                for _ in 0..20 {
+                    let answer = get(&server, "/a");
+                    assert_eq!(answer.status(), "200");
+                    assert_eq!(
+                        checksum(&answer.body),
+                        checksum(&pattern(50_000)),
+                        "{round}"
+                    );
+                }
+                if confine == "off" {
+                    until(|| {
+                        get(&server, "/a");
+                        get(&server, "/b");
+                        entries(&folder).len() == 2
+                    });
+                }
+            }
+            server.wait_for_log("was removed, and");
+            let is_anew = || server.error_log().contains("is begun anew");
+            assert!(confine == "on" || is_anew(), "{}", server.error_log());
         }
-        server.wait_for_log("was removed, and is begun anew");
     }
 }
 

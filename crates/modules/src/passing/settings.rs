@@ -94,9 +94,10 @@ impl Passing {
             &family.buffer_size,
             declared.temporary_path,
         )?;
-        let compiled = cache.compile(compiler, scope, &family.store, *converts_head)?;
+        let lines = cache;
+        let cache = lines.compile(compiler, scope, &family.store, *converts_head)?;
         // By RFC 9111 the Date of an answer stays with it, and its Age tells the rest.
-        let tells_date = compiled.as_ref().is_some_and(Cache::tells_date);
+        let tells_date = cache.as_ref().is_some_and(Cache::tells_date);
         let is_shown = |name: &&[u8]| {
             let is_date = name.eq_ignore_ascii_case(b"date");
             passed.contains_name(name) || (is_date && tells_date)
@@ -104,15 +105,17 @@ impl Passing {
         let hidden = hidden.filter(|name| !is_shown(name));
         let hidden = hidden.chain(more.iter().map(|word| &*word.bytes));
         let hidden: NameSet = hidden.filter(|name| !passed.contains_name(name)).collect();
-        let known = cache::Scope {
-            store: &family.store,
-            ignore_headers: &family.ignore_headers,
-            hidden: &hidden,
-            ignored: &ignored,
-            passes_authorization: pass_request_headers && (declared.passes_authorization)(scope)?,
-        };
-        cache.warn(compiler, scope, &known)?;
-        let cache = compiled;
+        if let Some(cache) = &cache {
+            let passes = pass_request_headers && (declared.passes_authorization)(scope)?;
+            let known = cache::Scope {
+                store: &family.store,
+                ignore_headers: &family.ignore_headers,
+                hidden: &hidden,
+                ignored: &ignored,
+                passes_authorization: passes && !cache.heeds_authorization(),
+            };
+            lines.warn(compiler, scope, &known)?;
+        }
         let store = match cache {
             Some(_) => None,
             None => Store::compile(

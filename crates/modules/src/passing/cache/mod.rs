@@ -275,6 +275,11 @@ impl Cache {
         self.semantics.policy().is_some()
     }
 
+    /// Whether answers to `Authorization` are kept only where they allow it.
+    pub(crate) fn heeds_authorization(&self) -> bool {
+        self.semantics.policy().is_some()
+    }
+
     /// How long an answer with this status is fresh whose head does not say it.
     fn valid(&self, status: u16) -> Option<u64> {
         let mut valid = self.valid.iter();
