@@ -178,7 +178,7 @@ static CONFINE: Setting<confinement::Level> =
             b"on" => Ok(confinement::Level::On),
             b"strict" => Ok(confinement::Level::Strict),
             b"off" => Ok(confinement::Level::Off),
-            _ => Err(Fault::invalid_value(word)),
+            _ => Err(Fault::invalid_value(word).with_hint("it is \"on\", \"strict\" or \"off\"")),
         }
     })
     .contexts(Contexts::MAIN)
