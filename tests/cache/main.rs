@@ -10,6 +10,7 @@
 #[path = "../application_protocols/application.rs"]
 mod application;
 mod bad_input;
+mod files;
 mod lock;
 mod memory;
 mod numbers;
@@ -17,6 +18,7 @@ mod operators;
 mod purge;
 mod revalidation;
 mod semantics;
+mod sharing;
 mod together;
 mod update;
 

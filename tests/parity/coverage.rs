@@ -138,6 +138,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/cache/purge.rs",
         "proxy_cache_purge fastcgi_cache_purge uwsgi_cache_purge scgi_cache_purge",
     ),
+    ("tests/cache/files.rs", "proxy_cache_files"),
+    (
+        "tests/cache/sharing.rs",
+        "proxy_cache_credentials proxy_cache_ignore_cookies proxy_cache_lock_max_waiting proxy_cache_max_variants
+         proxy_cache_microcache",
+    ),
     (
         "tests/cache/revalidation.rs",
         "proxy_cache_revalidate fastcgi_cache_revalidate uwsgi_cache_revalidate scgi_cache_revalidate",

@@ -164,6 +164,7 @@ const ALL_OF_SETTINGS: &[&[&dyn Declared]] = &[
     &PROXY.of_requests(),
     &BUFFERS.all(),
     &CACHE.of_scopes(),
+    &cache::OF_SHARING,
     &cookies::DIRECTIVES,
 ];
 

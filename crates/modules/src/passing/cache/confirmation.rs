@@ -44,9 +44,15 @@ impl Lookup {
         let before: Vec<Pair<'_>> = stored.pairs().collect();
         let news: Vec<Pair<'_>> = head.pairs().collect();
         let withheld = Withheld::of(head.pairs());
-        let (fields, change) = update::merged(&before, &news, &withheld);
+        let (mut fields, change) = update::merged(&before, &news, &withheld);
+        if head.find(Known::Date).is_none() {
+            // A 304 without one is as old as its coming (RFC 9110, section 6.6.1).
+            fields.retain(|(name, _)| !name.eq_ignore_ascii_case(b"date"));
+        }
         let status = stored.status();
-        let keeping = self.judge_fields(passing, status, &fields);
+        let cache = passing.cache.as_ref();
+        let micro = cache.and_then(|cache| cache.sharing.micro_fresh_again(status));
+        let keeping = self.judge_fields(passing, status, &fields, micro);
         let Some(Keeping::Rfc(kept, vary)) = keeping else {
             // It may be stored no more, and is given once.
             self.drop_entry();

@@ -14,6 +14,7 @@ use http::variables::Compiling as _;
 use super::lock::Lock;
 use super::purge;
 use super::semantics::{self, Semantics};
+use super::sharing::Sharing;
 use super::zone::{self, CacheZone};
 use super::{Cache, Choice};
 use crate::passing::family::{self, Causes};
@@ -207,9 +208,17 @@ impl Family {
         let timeout = scope.get(&self.cache_lock_timeout)?;
         let age = zone::milliseconds(scope.get(&self.cache_lock_age)?);
         let lock = scope.get(&self.cache_lock)?;
-        let lock = lock.then_some(Lock { timeout, age });
         let revalidates = scope.get(&self.cache_revalidate)? || is_rfc;
         let converts_head = converts_head && scope.get(&self.cache_convert_head)?;
+        let sharing = match self.prefix {
+            "proxy_" => Sharing::compile(scope)?,
+            _ => Sharing::default(),
+        };
+        let lock = lock.then_some(Lock {
+            timeout,
+            age,
+            waiting_max: sharing.waiting_max,
+        });
         let Some(word) = self.word(scope, store)? else {
             return Ok(None);
         };
@@ -241,6 +250,7 @@ impl Family {
             converts_head,
             is_of_applications: self.prefix != "proxy_",
             semantics,
+            sharing,
         }))
     }
 

@@ -23,11 +23,13 @@ use http::response::Field;
 use http::source::{Break, Given, Source, Told};
 use proto::h1::response::ResponseBody;
 use proto::method::Method;
-use store::disk::{Claim, Filler, NewHead, Part, Reader, Stage, StoreError, Times, Written};
+use store::disk::{
+    Claim, EntryId, Filler, NewHead, Part, Reader, Stage, StoreError, Times, Written,
+};
 
 use super::freshness::Freshness;
 use super::semantics::{self, Keeping};
-use super::{Lookup, Zone, any_holds, now, parts, wall};
+use super::{Cache, Lookup, Zone, any_holds, now, parts, wall};
 use crate::passing::READING_BODY;
 use crate::passing::answer::AnswerHead;
 use crate::passing::attempts::Attempts;
@@ -83,7 +85,11 @@ impl Lookup {
                     let seconds = i64::try_from(cache.valid(head.status())?);
                     Some(wall().saturating_add(seconds.unwrap_or(i64::MAX)))
                 };
-                let until = said.or_else(valid)?;
+                let micro = || {
+                    let seconds = self.micro_fresh(passing, &head)?;
+                    Some(wall().saturating_add(seconds))
+                };
+                let until = said.or_else(valid).or_else(micro)?;
                 (times(&freshness, until), freshness.vary)
             }
         };
@@ -136,8 +142,25 @@ impl Lookup {
             );
             return None;
         }
+        self.note_file(cache, id, &head, self.body_length(request, &head));
+        if variant.is_some() {
+            self.make_room_for_variant(cache, id);
+        }
         let reader = filler.fill().reader()?;
         Some((filler, reader))
+    }
+
+    /// Has another variant go, where there are too many with this one.
+    fn make_room_for_variant(&self, cache: &Cache, id: EntryId) {
+        let variants = cache.sharing.variants.as_ref();
+        let Some(gone) = variants.and_then(|variants| variants.keep(self.main, id)) else {
+            return;
+        };
+        let store = Arc::clone(&self.store);
+        engine::background(move || {
+            // An entry that cannot be removed is noticed, and logged, where it is opened next.
+            let _ = store.purge(&gone);
+        });
     }
 }
 

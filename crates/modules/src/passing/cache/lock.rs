@@ -41,6 +41,8 @@ pub(super) struct Lock {
     pub(super) timeout: Duration,
     /// After how long without an answer one more asks, in milliseconds.
     pub(super) age: u64,
+    /// How many wait at most.
+    pub(super) waiting_max: Option<usize>,
 }
 
 /// What a request has waited for.
@@ -91,7 +93,9 @@ impl Lookup {
             }
             Claim::Taken(fill) => fill,
         };
-        if lock.timeout.is_zero() {
+        let has_come = fill.progress() != Progress::Asked;
+        let is_full = lock.waiting_max.is_some_and(|max| fill.readers() >= max);
+        if lock.timeout.is_zero() || (is_full && !has_come) {
             self.may_store = false;
             return Ok(Turn::Ask);
         }

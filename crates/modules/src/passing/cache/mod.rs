@@ -17,6 +17,7 @@
 
 mod confirmation;
 mod directives;
+mod files;
 mod fill;
 mod freshness;
 mod hit;
@@ -29,6 +30,7 @@ mod purge;
 mod revalidation;
 mod rules;
 mod semantics;
+mod sharing;
 mod update;
 mod vary;
 mod warnings;
@@ -46,10 +48,13 @@ use http::slots::OfPass;
 use http::text::Text;
 use proto::header::Known;
 use proto::method::Method;
-use store::disk::{Claim, DiskStore, EntryId, Fill, Filler, Miss, Opened, Presence, Progress};
+use store::disk::{
+    Claim, DiskStore, EntryId, Fill, Filler, Head, Miss, Opened, Presence, Progress,
+};
 
 pub(crate) use directives::{Family, Methods, Valid};
 pub(crate) use revalidation::Validators;
+pub(crate) use sharing::DIRECTIVES as OF_SHARING;
 pub(in crate::passing) use warnings::Scope;
 pub(crate) use warnings::passes_authorization;
 pub use zone::{add, prepare};
@@ -60,14 +65,16 @@ use super::family::Causes;
 use super::finish;
 use super::rewriting::Rewrite;
 use super::settings::Passing;
+use files::{Seen, Verdict};
 use lock::{Lock, Turn, Waits};
 use numbers::Outcome;
 use parts::Beginning;
 use purge::{Asked, Key, Purge};
 use rules::Policy;
-use rules::reuse::{Reuse, Wanted};
+use rules::reuse::{Beyond, Reuse, Wanted};
 use rules::status::Forwarded;
 use semantics::{Keeping, Semantics};
+use sharing::{Credentials, Sharing};
 use zone::CacheZone;
 
 type Zone = framework::zone::Zone<CacheZone>;
@@ -101,6 +108,7 @@ pub(crate) struct Cache {
     is_of_applications: bool,
     /// By which rules answers are stored and given.
     semantics: Semantics,
+    sharing: Sharing,
 }
 
 /// What a scope says of answers, whether they come from an upstream or from the cache.
@@ -167,6 +175,12 @@ pub(crate) struct Lookup {
     variant: Option<EntryId>,
     outcome: Outcome,
     may_store: bool,
+    /// What the client shows of who it is.
+    credentials: Credentials,
+    /// It may be kept though it says nothing of that.
+    is_plain: bool,
+    /// The file that the answer may be, before the upstream was asked.
+    file: Option<Seen>,
     /// No client waits for the answer.
     is_update: bool,
     revalidates: bool,
@@ -382,7 +396,8 @@ pub(crate) async fn look_up(
         Some(purge) => purge.asked(request),
         None => Asked::No,
     };
-    if !may_answer && purges == Asked::No && !invalidates {
+    let passes = !may_answer || cache.sharing.passes(request);
+    if passes && purges == Asked::No && !invalidates {
         return Ok(ControlFlow::Continue(None));
     }
     let (zone, store) = match cache.store(request) {
@@ -390,7 +405,8 @@ pub(crate) async fn look_up(
         Ok(None) => return Ok(ControlFlow::Continue(None)),
         Err(status) => return Ok(ControlFlow::Break(finish(request, status))),
     };
-    if let Some(lookup) = update::take(request).await {
+    if let Some(mut lookup) = update::take(request).await {
+        lookup.look_at_file(request, cache).await;
         return Ok(ControlFlow::Continue(Some(lookup)));
     }
     let key = match &cache.key {
@@ -404,6 +420,7 @@ pub(crate) async fn look_up(
         return Ok(ControlFlow::Break(step));
     }
     let Key { key, group } = key;
+    let credentials = cache.sharing.credentials(request);
     let mut lookup = Box::new(Lookup {
         store,
         main: EntryId::of(&[&key]),
@@ -412,9 +429,15 @@ pub(crate) async fn look_up(
         variant: None,
         outcome: Outcome::of(&zone),
         may_store: !invalidates,
+        credentials,
+        is_plain: cache.sharing.is_plain(request),
+        file: None,
         is_update: false,
         revalidates: cache.revalidates,
-        is_head_converted: cache.converts_head && request.method == Method::Head,
+        // What one client may have is not fetched whole for what others may ask for.
+        is_head_converted: cache.converts_head
+            && request.method == Method::Head
+            && credentials == Credentials::None,
         is_of_application: cache.is_of_applications,
         stale: None,
         validators: Validators::default(),
@@ -448,9 +471,16 @@ pub(crate) async fn look_up(
     if let Some(step) = hit {
         return Ok(ControlFlow::Break(step));
     }
+    let is_its_own =
+        lookup.credentials != Credentials::None || lookup.marker == Some(Marker::Uncacheable);
     // Whose entry the cache has been told to pass by, or is another's, has no part of it either.
-    let may_use_parts = policy.is_some() && lookup.forwarded != Forwarded::Bypass;
-    if cache.passes_range(request) {
+    let may_use_parts = policy.is_some()
+        && lookup.forwarded != Forwarded::Bypass
+        && lookup.credentials == Credentials::None;
+    if cache.sharing.asks_as_client(request, is_its_own) {
+        lookup.may_store = false;
+        lookup.filler = None;
+    } else if cache.passes_range(request) {
         lookup.filler = None;
         if !may_use_parts {
             lookup.may_store = false;
@@ -468,6 +498,7 @@ pub(crate) async fn look_up(
         // Its answer is none to GET.
         lookup.may_store &= cache.is_of_applications;
     }
+    lookup.look_at_file(request, cache).await;
     Ok(ControlFlow::Continue(Some(lookup)))
 }
 
@@ -489,14 +520,27 @@ impl Lookup {
                 note_status(request, CacheStatus::Hit);
                 return Ok(Some(finish(request, status)));
             }
+            if known.fill.is_some() && has_changed(cache, &self.main).await {
+                return Ok(None);
+            }
             if let Some(step) = self.serve_fill(request, rules, known.fill.as_ref()) {
                 return Ok(Some(step));
             }
             if let Some(opened) = self.open(request, known.presence).await {
-                return Ok(self.serve_opened(request, rules, cache, opened).await);
+                if !self.may_share(&opened.head) {
+                    return Ok(None);
+                }
+                match self.serve_opened(request, rules, cache, opened).await {
+                    Given::Answer(step) => return Ok(Some(step)),
+                    Given::Awaited if cache.lock.is_some() => {}
+                    Given::Awaited | Given::Nothing => return Ok(None),
+                }
             }
             if let Some(variant) = self.variant {
                 let fill = self.store.lookup(&variant, now()).fill;
+                if fill.is_some() && has_changed(cache, &variant).await {
+                    return Ok(None);
+                }
                 if let Some(step) = self.serve_fill(request, rules, fill.as_ref()) {
                     return Ok(Some(step));
                 }
@@ -508,8 +552,8 @@ impl Lookup {
                 };
                 self.may_store = uses >= cache.min_uses;
             }
-            // An answer to one that is authorized is mostly for nobody else.
-            let is_for_all = !self.wanted.is_authorized;
+            // What one client may have is nothing that others wait for.
+            let is_for_all = self.credentials == Credentials::None && !self.wanted.is_authorized;
             let Some(lock) = cache.lock.filter(|_| self.may_store && is_for_all) else {
                 return Ok(None);
             };
@@ -522,6 +566,34 @@ impl Lookup {
         }
     }
 
+    /// Looks at the file that the answer may be, before the upstream is asked.
+    async fn look_at_file(&mut self, request: &Request, cache: &Cache) {
+        if let Some(files) = &cache.sharing.files
+            && self.may_store
+            && self.is_plain
+        {
+            self.file = files.look(request).await;
+        }
+    }
+
+    /// The upstream has given what lies under this id now, or has confirmed it: notes of which file
+    /// it is.
+    fn note_file(&self, cache: &Cache, id: EntryId, head: &AnswerHead, length: Option<u64>) {
+        let Some(files) = &cache.sharing.files else {
+            return;
+        };
+        match self.file.as_ref().filter(|seen| seen.is(head, length)) {
+            Some(seen) => files.note(id, seen),
+            None => files.forget(&id),
+        }
+    }
+
+    /// Whether this client may have an answer with this head, and all others the answer to it.
+    fn may_share(&self, head: &Head) -> bool {
+        self.credentials == Credentials::None
+            || hit::parse(head).is_some_and(|head| self.credentials.permit(&head))
+    }
+
     /// Answers with an entry, if that is fresh, or may be given though it is not.
     async fn serve_opened(
         &mut self,
@@ -529,19 +601,28 @@ impl Lookup {
         rules: &AnswerRules<'_>,
         cache: &Cache,
         opened: Opened,
-    ) -> Option<Step> {
-        let beyond = match self.judge_entry(&opened.head) {
+    ) -> Given {
+        let verdict = match &cache.sharing.files {
+            Some(files) => files.verdict(&self.entry()).await,
+            None => Verdict::Unknown,
+        };
+        let reuse = match verdict {
+            Verdict::Confirmed => Reuse::Fresh,
+            Verdict::Changed => Reuse::Ask(Beyond::default()),
+            Verdict::Unknown => self.judge_entry(&opened.head),
+        };
+        let beyond = match reuse {
             Reuse::Fresh => {
                 let status = CacheStatus::Hit;
-                return self.serve(request, rules, opened, status).await;
+                return self.give(request, rules, opened, status).await;
             }
             Reuse::StaleAsAllowed => {
                 let status = CacheStatus::Stale;
-                return self.serve(request, rules, opened, status).await;
+                return self.give(request, rules, opened, status).await;
             }
             Reuse::NotForIt => {
                 self.forwarded = Forwarded::Miss;
-                return None;
+                return Given::Nothing;
             }
             Reuse::Ask(beyond) => beyond,
         };
@@ -562,27 +643,41 @@ impl Lookup {
             && (is_updated_beside || self.use_stale.contains(cause))
         {
             let status = CacheStatus::Stale;
-            return self.serve(request, rules, opened, status).await;
+            return self.give(request, rules, opened, status).await;
         }
         match self.store.claim(&self.entry(), u64::MAX, now()) {
             Claim::Won(filler) => {
                 self.filler = Some(filler);
                 if is_updated_beside && self.update_beside(request, cache) {
                     let status = CacheStatus::Stale;
-                    return self.serve(request, rules, opened, status).await;
+                    return self.give(request, rules, opened, status).await;
                 }
             }
             Claim::Taken(_) if may_update => {
                 let status = CacheStatus::Updating;
-                return self.serve(request, rules, opened, status).await;
+                return self.give(request, rules, opened, status).await;
             }
+            Claim::Taken(_) if cache.sharing.awaits_updates() => return Given::Awaited,
             Claim::Taken(_) => {}
         }
-        if cache.revalidates {
+        // What is known to have changed is not asked about: a time of whole seconds may not tell.
+        if cache.revalidates && verdict != Verdict::Changed {
             self.validators = Validators::of(&opened.head, self.policy.is_some());
         }
         self.stale = Some(opened);
-        None
+        Given::Nothing
+    }
+
+    /// The same with one that is given in any case, unless it turns out to be none.
+    async fn give(
+        &mut self,
+        request: &mut Request,
+        rules: &AnswerRules<'_>,
+        opened: Opened,
+        status: CacheStatus,
+    ) -> Given {
+        let served = self.serve(request, rules, opened, status).await;
+        served.map_or(Given::Nothing, Given::Answer)
     }
 
     /// Answers with what is fresh no more in the place of a failure or an answer, if that is to be.
@@ -628,6 +723,9 @@ impl Lookup {
         let head = fill.head()?;
         let is_fresh = self.judge_entry(&head) == Reuse::Fresh;
         if head.key != self.key || !is_fresh || !self.is_of_this_variant(request, &head) {
+            return None;
+        }
+        if !self.may_share(&head) {
             return None;
         }
         let step = hit::serve_fill(request, rules, &head, fill.reader()?)?;
@@ -767,6 +865,23 @@ impl Lookup {
         let until = now().saturating_add(milliseconds);
         self.store.mark(id, marker.number(), until, now());
     }
+}
+
+/// Whether what this entry has is a file's that has changed since.
+async fn has_changed(cache: &Cache, id: &EntryId) -> bool {
+    match &cache.sharing.files {
+        Some(files) => files.verdict(id).await == Verdict::Changed,
+        None => false,
+    }
+}
+
+/// What comes of an entry that lies in the cache.
+enum Given {
+    Answer(Step),
+    /// Another request asks whether it has changed, and this one waits for that.
+    Awaited,
+    /// The upstream is asked.
+    Nothing,
 }
 
 /// In the place of what something else is given.

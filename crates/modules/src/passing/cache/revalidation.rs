@@ -100,6 +100,11 @@ impl Lookup {
         } else if let Some(times) = renewed(rules.passing, head, &opened) {
             self.refresh(request, times).await;
         }
+        let stored = hit::parse(&opened.head);
+        if let (Some(cache), Some(stored)) = (&rules.passing.cache, stored) {
+            let length = opened.body.end.saturating_sub(opened.body.start);
+            self.note_file(cache, self.entry(), &stored, Some(length));
+        }
         // Others may fetch it now.
         self.filler = None;
         let status = CacheStatus::Revalidated;
@@ -137,9 +142,12 @@ fn renewed(passing: &Passing, head: &AnswerHead, opened: &Opened) -> Option<Time
     if freshness.valid_until.is_none() {
         freshness = said(&stored);
     }
+    let cache = passing.cache.as_ref()?;
     let valid = || {
-        let seconds = passing.cache.as_ref()?.valid(stored.status())?;
-        Some(now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX)))
+        let valid = cache.valid(stored.status());
+        let valid = valid.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+        let seconds = valid.or_else(|| cache.sharing.micro_fresh_again(stored.status()))?;
+        Some(now.saturating_add(seconds))
     };
     let until = freshness.valid_until.or_else(valid)?;
     Some(fill::times(&freshness, until))

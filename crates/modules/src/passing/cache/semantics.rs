@@ -236,9 +236,13 @@ fn vary_of<'a>(fields: impl Iterator<Item = Pair<'a>>) -> Vec<u8> {
 impl Lookup {
     /// What is stored of an answer, if it is.
     pub(super) fn judge_answer(&self, passing: &Passing, head: &AnswerHead) -> Option<Keeping> {
+        if !self.credentials.permit(head) {
+            return None;
+        }
         if self.policy.is_some() {
             let fields: Vec<Pair<'_>> = head.pairs().collect();
-            return self.judge_fields(passing, head.status(), &fields);
+            let micro = self.micro_fresh(passing, head);
+            return self.judge_fields(passing, head.status(), &fields, micro);
         }
         let fields = head.counting();
         let fields = fields.map(|field| (field.known, field.value(&head.bytes)));
@@ -246,12 +250,20 @@ impl Lookup {
         freshness.may_store().then_some(Keeping::Nginx(freshness))
     }
 
+    /// For how many seconds this answer is fresh if it says nothing of that.
+    pub(super) fn micro_fresh(&self, passing: &Passing, head: &AnswerHead) -> Option<i64> {
+        let sharing = &passing.cache.as_ref().filter(|_| self.is_plain)?.sharing;
+        sharing.micro_fresh(head, self.file.as_ref())
+    }
+
     /// The same by the rules of the RFC, of any fields; those that a line has ignored do not count.
+    /// `micro` are the seconds for which one is fresh that neither says it nor has a line for it.
     pub(super) fn judge_fields(
         &self,
         passing: &Passing,
         status: u16,
         fields: &[Pair<'_>],
+        micro: Option<i64>,
     ) -> Option<Keeping> {
         let asked = Asked {
             is_authorized: self.wanted.is_authorized,
@@ -263,13 +275,21 @@ impl Lookup {
             requested: self.requested,
             received: wall_milliseconds(),
         };
-        let assigned = passing.cache.as_ref().and_then(|it| it.valid(status));
+        let cache = passing.cache.as_ref();
+        let micro = micro.and_then(|seconds| u64::try_from(seconds).ok());
+        let assigned = cache.and_then(|it| it.valid(status)).or(micro);
         let policy = self.policy?;
         let heeded = || {
             let fields = fields.iter().copied();
             fields.filter(|(name, _)| !passing.ignored.contains_name(name))
         };
         let stored = judge(status, heeded(), asked, exchanged, assigned, &policy)?;
+        // What says nothing, and is not kept for that line either, is kept for nothing.
+        let is_silent = stored.fresh_until <= stored.received && !stored.needs_validation;
+        let is_bounded = cache.is_some_and(|cache| cache.sharing.microcache.is_some());
+        if is_bounded && is_silent && assigned.is_none() {
+            return None;
+        }
         let vary = vary_of(heeded());
         (vary.len() <= VARY_LENGTH_MAX).then_some(Keeping::Rfc(stored, vary))
     }

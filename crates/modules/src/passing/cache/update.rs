@@ -46,6 +46,7 @@ impl Lookup {
             validators: Validators::default(),
             answer: None,
             beginning: None,
+            file: None,
             is_update: true,
             may_store: !cache.passes_range(request),
             ..*self

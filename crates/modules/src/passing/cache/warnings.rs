@@ -8,7 +8,7 @@ use conf::{Diagnostic, Fault, Level, Part, ScopeRef, Setting, Template, Word};
 use framework::compile::Compiler;
 use proto::header::{Known, NameSet};
 
-use super::Family;
+use super::{Family, sharing};
 use crate::passing::store::StoreLine;
 
 /// What is known of a scope beside the lines of its cache.
@@ -82,9 +82,10 @@ impl Family {
         };
         let is_apart = key.iter().any(|key| may_hold(key, OF_CLIENTS));
         let holds = |names| no_cache.iter().any(|text| may_hold(text, names));
-        // By RFC 9111 an answer says itself that it is for all.
-        let is_rfc = scope.get(&self.cache_semantics)?.policy().is_some();
-        if known.passes_authorization && !is_rfc && !is_apart && !holds(AUTHORIZATION) {
+        // These rules keep and give only what says that all may have it.
+        let is_heeded = scope.get(&self.cache_semantics)?.policy().is_some()
+            || (self.prefix == "proxy_" && sharing::heeds_credentials(scope)?);
+        if known.passes_authorization && !is_apart && !is_heeded && !holds(AUTHORIZATION) {
             let text = format!(
                 "\"{cache}\" keeps answers to requests with \"Authorization\" and gives them to \
                  all clients; \"{without} $http_authorization\" leaves them out"
