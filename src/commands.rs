@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    bench, cache, cli, completions, docs, explain, memcached, serve, status, templates,
+    accelerate, bench, cache, cli, completions, docs, explain, memcached, serve, status, templates,
     try_configuration, tune,
 };
 
@@ -30,6 +30,7 @@ struct Program {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    Accelerate(Box<accelerate::Arguments>),
     Try(try_configuration::Arguments),
     Explain(explain::Arguments),
     Tune(tune::Arguments),
@@ -95,6 +96,7 @@ pub(crate) fn meant(arguments: &[OsString]) -> Option<String> {
 pub(crate) fn run() -> ExitCode {
     match Program::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Accelerate(arguments) => accelerate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Try(arguments) => try_configuration::run(arguments),
         Command::Status(arguments) => status::run(&arguments),

@@ -3,6 +3,7 @@
 #[macro_use]
 mod output;
 
+mod accelerate;
 mod application;
 mod bench;
 mod cache;

@@ -12,15 +12,15 @@ const PORT: u16 = 8080;
 const PORTS_TRIED_MAX: u16 = 100;
 
 /// Where to listen.
-pub(super) struct Chosen {
-    pub(super) addresses: Vec<SocketAddr>,
+pub(crate) struct Chosen {
+    pub(crate) addresses: Vec<SocketAddr>,
     /// What to say where it is not what people expect.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// What `--listen` asks for, checked to be free; without it the first free port from 8080 on. The
 /// error is the line to print.
-pub(super) fn choose(listen: &[String]) -> Result<Chosen, String> {
+pub(crate) fn choose(listen: &[String]) -> Result<Chosen, String> {
     if listen.is_empty() {
         return first_free(PORT);
     }
@@ -98,7 +98,7 @@ fn parse(text: &str) -> Result<Vec<SocketAddr>, String> {
 }
 
 /// The URLs of some addresses: of one that stands for all, each that this machine has.
-pub(super) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
+pub(crate) fn urls(addresses: &[SocketAddr]) -> Vec<String> {
     let mut urls = Vec::new();
     for address in addresses {
         let port = address.port();

@@ -39,7 +39,7 @@ pub(super) struct Site {
 
 /// How requests are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AccessLog {
+pub(crate) enum AccessLog {
     /// One short line a request.
     Terminal {
         /// Whether the status has a colour.
@@ -249,7 +249,7 @@ http {{
     fn access_log_lines(&self) -> String {
         let destinations = self.access_log.destinations(self.output).into_iter();
         let destinations = destinations.map(|line| format!("    {line}\n"));
-        self.access_log.formats() + &destinations.collect::<String>()
+        self.access_log.formats(false) + &destinations.collect::<String>()
     }
 
     /// Every header of a scope: a location with one of its own has no other.
@@ -297,16 +297,17 @@ impl AccessLog {
         ("failed", "~^[234] 0; default 1;", 31),
     ];
 
-    /// What the lines are like: lines of the `http` block.
-    fn formats(self) -> String {
+    /// What the lines are like: lines of the `http` block. `cached` tells what a cache has had of
+    /// each, too.
+    pub(crate) fn formats(self, cached: bool) -> String {
         match self {
-            AccessLog::Json => json_format(),
-            AccessLog::Terminal { colours } => terminal_formats(colours),
+            AccessLog::Json => json_format(cached),
+            AccessLog::Terminal { colours } => terminal_formats(colours, cached),
         }
     }
 
     /// Every `access_log` of a scope: one with a line of its own has no other.
-    fn destinations(self, output: &str) -> Vec<String> {
+    pub(crate) fn destinations(self, output: &str) -> Vec<String> {
         let output = quoted(output);
         match self {
             AccessLog::Json => vec![format!("access_log {output} json;")],
@@ -320,8 +321,8 @@ impl AccessLog {
     }
 }
 
-fn json_format() -> String {
-    let fields = [
+fn json_format(cached: bool) -> String {
+    let mut fields = vec![
         ("time", "\"$time_iso8601\""),
         ("client", "\"$remote_addr\""),
         ("user", "\"$remote_user\""),
@@ -335,7 +336,13 @@ fn json_format() -> String {
         ("referer", "\"$http_referer\""),
         ("user_agent", "\"$http_user_agent\""),
     ];
-    let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
+    if cached {
+        fields.push(("cache", "\"$upstream_cache_status\""));
+    }
+    let fields = fields.iter();
+    let fields: Vec<String> = fields
+        .map(|(name, value)| format!("\"{name}\":{value}"))
+        .collect();
     format!(
         "    log_format json escape=json '{{{}}}';\n",
         fields.join(",")
@@ -344,9 +351,14 @@ fn json_format() -> String {
 
 /// A format for each class of status: colours are text of the format, because values of variables
 /// are made harmless.
-fn terminal_formats(colours: bool) -> String {
+fn terminal_formats(colours: bool, cached: bool) -> String {
     let mut text =
         String::from("    map $time_iso8601 $clock { default -; ~T(?<of_day>[0-9:]+) $of_day; }\n");
+    let cache = if cached {
+        " $upstream_cache_status"
+    } else {
+        ""
+    };
     for (name, rows, colour) in AccessLog::CLASSES {
         let status = match colours {
             true => format!("\u{1b}[{colour}m$status\u{1b}[0m"),
@@ -356,7 +368,7 @@ fn terminal_formats(colours: bool) -> String {
             text,
             "    map $status ${name} {{ {rows} }}
     log_format {name} '$clock $request_method $request_uri {status} ${{body_bytes_sent}}B \
-             ${{request_time}}s';\n"
+             ${{request_time}}s{cache}';\n"
         );
     }
     text

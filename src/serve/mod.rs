@@ -4,24 +4,25 @@
 //! configuration ([`configuration`]), which takes the way of every configuration. Here are the
 //! arguments, the addresses and what is printed.
 //!
-//! Deliberately not here: passing requests on (but to PHP), several sites, reload. Who wants those writes a
-//! configuration; `--print-configuration` is the one to begin with.
+//! Deliberately not here: several sites, reload. Who wants those writes a configuration;
+//! `--print-configuration` is the one to begin with. `--proxy` is the business of
+//! [`accelerate`](crate::accelerate), which passes requests on with a cache between.
 
-mod addresses;
-mod configuration;
+pub(crate) mod addresses;
+pub(crate) mod configuration;
 mod password;
 pub(crate) mod php;
-mod secure;
+pub(crate) mod place;
+pub(crate) mod secure;
 mod types;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use process::{Action, ErrorLog, Identity, Options, identity};
+use process::{Action, ErrorLog, Options, identity};
 
 use crate::application::{Texts, Tidegate};
 use crate::private_folder::PrivateFolder;
@@ -29,7 +30,9 @@ pub(crate) use configuration::quoted;
 use configuration::{AccessLog, Site};
 use php::Php;
 use php::locations::Treatment;
-use secure::{Internal, Secure, Tls};
+pub(crate) use place::User;
+use place::{Place, urls, worker_user};
+use secure::Secure;
 
 /// Serve a folder, without any configuration
 #[derive(clap::Args)]
@@ -37,30 +40,19 @@ pub(crate) struct Arguments {
     /// The folder
     #[arg(default_value = ".")]
     directory: PathBuf,
-    /// Where to listen: ADDRESS:PORT, a PORT of 127.0.0.1, or an ADDRESS with port 8080; port 0 is
-    /// any free one. Without it 127.0.0.1:8080, or the next port that is free
-    #[arg(short, long, value_name = "ADDRESS:PORT")]
-    listen: Vec<String>,
-    /// The same as --listen PORT: a port of 127.0.0.1
-    #[arg(short, long, value_name = "PORT", conflicts_with = "listen")]
-    port: Option<u16>,
-    /// Serve this name to the world: over TLS on port 443, with a certificate from Let's Encrypt, whose
-    /// terms of service you agree to by this; port 80 leads there. With --listen, over TLS just there
-    #[arg(long, value_name = "NAME", conflicts_with = "tls")]
-    domain: Vec<String>,
-    /// Another server of ACME than Let's Encrypt: the URL of its directory
-    #[arg(long, value_name = "URL", requires = "domain")]
-    acme: Option<String>,
-    /// Authorities that this server is trusted by, in PEM
-    #[arg(long, value_name = "FILE", requires = "acme")]
-    acme_authorities: Option<PathBuf>,
-    /// Serve over TLS with a certificate that an authority of this machine signs
-    #[arg(long, value_enum, conflicts_with = "print_configuration")]
-    tls: Option<Tls>,
-    /// Where certificates and authorities are kept; without it /var/lib/tidegate for root, else
-    /// tidegate in $XDG_STATE_HOME or ~/.local/state
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    /// Pass requests on to this server instead of serving a folder: http://HOST:PORT, HOST:PORT, a PORT of
+    /// this machine, https://HOST or unix:PATH
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with_all = [
+            "directory", "browse", "spa", "cors", "password", "password_file", "hidden", "php",
+            "php_source", "types"
+        ]
+    )]
+    proxy: Option<String>,
     /// List folders that have no index.html
     #[arg(long)]
     browse: bool,
@@ -72,7 +64,11 @@ pub(crate) struct Arguments {
     cors: bool,
     /// Ask for a name and a password; USER alone takes the password from the environment variable
     /// TIDEGATE_PASSWORD
-    #[arg(long, value_name = "USER:PASSWORD")]
+    #[arg(
+        long,
+        value_name = "USER:PASSWORD",
+        conflicts_with = "print_configuration"
+    )]
     password: Option<String>,
     /// Ask for a name and a password of this file, which htpasswd makes
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
@@ -91,17 +87,15 @@ pub(crate) struct Arguments {
     /// Types by extension, in the format of nginx's mime.types, in addition to the built-in ones
     #[arg(long, value_name = "FILE")]
     types: Option<PathBuf>,
-    /// Whom to serve as when started by root: without it who called sudo, else nobody
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-    /// Print the configuration that this amounts to, and serve nothing
-    #[arg(long, conflicts_with = "password")]
-    print_configuration: bool,
 }
 
 /// Serves until the process is told to end.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    match prepare(arguments) {
+    let prepared = match &arguments.proxy {
+        Some(url) => crate::accelerate::pass_on(&arguments.place, url),
+        None => prepare(arguments),
+    };
+    match prepared {
         Ok(Some(prepared)) => prepared.serve(),
         Ok(None) => ExitCode::SUCCESS,
         Err(text) => crate::failure::fail(&text),
@@ -109,16 +103,16 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// All that is known before anything is served.
-struct Prepared {
-    options: Options,
-    text: String,
+pub(crate) struct Prepared {
+    pub(crate) options: Options,
+    pub(crate) text: String,
     /// Files of the configuration that are on no disk.
-    texts: BTreeMap<PathBuf, Vec<u8>>,
-    announcement: String,
+    pub(crate) texts: BTreeMap<PathBuf, Vec<u8>>,
+    pub(crate) announcement: String,
     /// Ended when it is dropped, at the end.
-    _pool: Option<php::Pool>,
+    pub(crate) pool: Option<php::Pool>,
     /// Removed when it is dropped, at the end.
-    _folder: PrivateFolder,
+    pub(crate) folder: PrivateFolder,
 }
 
 /// Works out everything; nothing is left to do where the configuration was only to be printed.
@@ -136,13 +130,13 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
             "--spa has index.html answer unknown paths, and --php has index.php do it; {directory} has both, so leave out --spa"
         ));
     }
-    let (listen, plain) = listen(&arguments);
+    let (listen, plain) = arguments.place.listen();
     let chosen = addresses::choose(&listen)?;
     let plain = match plain.is_empty() {
         true => Vec::new(),
         false => addresses::choose(&plain)?.addresses,
     };
-    let user = worker_user(arguments.user.clone())?;
+    let user = worker_user(arguments.place.user.clone())?;
     let credentials = arguments.password.as_deref();
     let credentials = credentials.map(password::credentials).transpose()?;
     // Which may take seconds: before there is anything that a signal would leave behind.
@@ -163,31 +157,28 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
             let reader = user.as_ref().map(|user| user.identity.user);
             Some(credentials.write(folder.path(), reader)?)
         }
-        (None, Some(path)) if arguments.print_configuration => Some(readable(path)?),
+        (None, Some(path)) if arguments.place.print_configuration => Some(readable(path)?),
         (None, Some(path)) => Some(password::link(&readable(path)?, folder.path())?),
         (None, None) => None,
     };
     let mut texts = BTreeMap::new();
     let mut notes = String::new();
-    let secure = secure(
-        &arguments,
-        &chosen.addresses,
-        folder.path(),
-        &mut texts,
-        &mut notes,
-    )?;
+    let secure =
+        arguments
+            .place
+            .secure(&chosen.addresses, folder.path(), &mut texts, &mut notes)?;
     let pool = php.as_ref().map(|php| php.pool(folder.path()));
     let pool = pool.transpose()?.flatten();
     let site = Site {
         plain,
         secure: secure.clone(),
         listen: chosen.addresses.clone(),
-        root: match arguments.print_configuration {
+        root: match arguments.place.print_configuration {
             true => configuration::quoted(&text(&directory)?),
             // Relative to the prefix, so that a name with `$` in it is no variable.
             false => ".".to_owned(),
         },
-        folder: match arguments.print_configuration {
+        folder: match arguments.place.print_configuration {
             true => None,
             false => Some(text(folder.path())?),
         },
@@ -203,7 +194,7 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
         php: treatment(&arguments, php.as_ref(), folder.path()),
     };
     let text = site.configuration();
-    if arguments.print_configuration {
+    if arguments.place.print_configuration {
         print!("{text}");
         return Ok(None);
     }
@@ -212,33 +203,52 @@ fn prepare(arguments: Arguments) -> Result<Option<Prepared>, String> {
     announcement.extend(chosen.note.map(|note| format!("{note}\n")));
     announcement.push_str(&notes);
     announcement.push_str(&about_php(&arguments, &directory, php));
-    announcement.push_str(&open_to_all(&arguments, &chosen.addresses));
+    let open = arguments
+        .place
+        .open_to_all(&chosen.addresses, "read the folder");
+    announcement.push_str(&open);
     announcement.push_str(&greeting(&directory, &chosen.addresses, secure.as_ref()));
     announcement.extend(user.and_then(|user| user.warning(&directory)));
     let options = Options {
         conf_path: folder.path().join("serve.conf"),
         prefix: directory,
-        error_log: ErrorLog::Stderr,
-        globals: Vec::new(),
-        action: Action::Start,
-        quiet: false,
-        privileged: identity::is_superuser(),
+        ..in_foreground()
     };
     Ok(Some(Prepared {
         options,
         text,
         texts,
         announcement,
-        _pool: pool,
-        _folder: folder,
+        pool,
+        folder,
     }))
 }
 
+/// Options of a server that this process is, and whose errors people read.
+pub(crate) fn in_foreground() -> Options {
+    Options {
+        conf_path: PathBuf::new(),
+        prefix: PathBuf::new(),
+        error_log: ErrorLog::Stderr,
+        globals: Vec::new(),
+        action: Action::Start,
+        quiet: false,
+        privileged: identity::is_superuser(),
+    }
+}
+
 impl Prepared {
-    fn serve(self) -> ExitCode {
-        let mut texts = self.texts;
-        texts.insert(self.options.conf_path.clone(), self.text.into_bytes());
-        let announcement = self.announcement;
+    /// Serves until the process is told to end.
+    pub(crate) fn serve(self) -> ExitCode {
+        let Prepared {
+            options,
+            text,
+            mut texts,
+            announcement,
+            pool: _pool,
+            folder: _folder,
+        } = self;
+        texts.insert(options.conf_path.clone(), text.into_bytes());
         let tidegate = Tidegate {
             texts: Texts(texts),
             hosts: None,
@@ -249,12 +259,12 @@ impl Prepared {
             })),
         };
         // It lives as long as the process, which is what a leak is.
-        process::run(self.options, Box::leak(Box::new(tidegate)))
+        process::run(options, Box::leak(Box::new(tidegate)))
     }
 }
 
 /// The folder to serve, absolute.
-fn folder(path: &Path) -> Result<PathBuf, String> {
+pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     let path = readable(path)?;
     if path.is_dir() {
         Ok(path)
@@ -264,20 +274,20 @@ fn folder(path: &Path) -> Result<PathBuf, String> {
 }
 
 /// A path that exists, absolute.
-fn readable(path: &Path) -> Result<PathBuf, String> {
+pub(crate) fn readable(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| {
         process::log::failure(&format!("\"{}\" cannot be used", path.display()), &error)
     })
 }
 
 /// A path as it may stand in a configuration of ours.
-fn text(path: &Path) -> Result<String, String> {
+pub(crate) fn text(path: &Path) -> Result<String, String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// Lines for people on a terminal, JSON for programs.
-fn access_log() -> AccessLog {
+pub(crate) fn access_log() -> AccessLog {
     if !std::io::stdout().is_terminal() {
         return AccessLog::Json;
     }
@@ -288,65 +298,17 @@ fn access_log() -> AccessLog {
 
 /// Where lines go. Standard output cannot be opened where it is closed or a socket, as under
 /// systemd; then it is standard error, which needs no opening.
-fn output() -> &'static str {
+pub(crate) fn output() -> &'static str {
     const STDOUT: &str = "/dev/stdout";
     let opened = std::fs::OpenOptions::new().append(true).open(STDOUT);
     opened.map_or("", |_| STDOUT)
-}
-
-/// Where to listen, and where only to lead from plain HTTP to TLS.
-fn listen(arguments: &Arguments) -> (Vec<String>, Vec<String>) {
-    let ports = |port: u16| vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")];
-    let is_asked_for = !arguments.listen.is_empty() || arguments.port.is_some();
-    match !is_asked_for && !arguments.domain.is_empty() {
-        true => (ports(443), ports(80)),
-        false => {
-            let port = arguments.port.map(|port| port.to_string());
-            let listen = arguments.listen.iter().cloned().chain(port);
-            (listen.collect(), Vec::new())
-        }
-    }
-}
-
-/// How the site is secured, if it is; files that this needs are added to the texts.
-fn secure(
-    arguments: &Arguments,
-    addresses: &[SocketAddr],
-    folder: &Path,
-    texts: &mut BTreeMap<PathBuf, Vec<u8>>,
-    notes: &mut String,
-) -> Result<Option<Secure>, String> {
-    if arguments.tls.is_none() && arguments.domain.is_empty() {
-        return Ok(None);
-    }
-    let state = secure::state_folder(arguments.state.clone())?;
-    if arguments.tls.is_none() {
-        let authorities = arguments.acme_authorities.as_deref().map(readable);
-        let authorities = authorities.transpose()?.as_deref().map(text).transpose()?;
-        let directory = arguments.acme.clone();
-        return Secure::domains(&arguments.domain, directory, authorities, &state).map(Some);
-    }
-    let Internal {
-        certificate,
-        key,
-        note,
-    } = secure::internal(&state, addresses)?;
-    notes.push_str(&note);
-    let (certificate_path, key_path) = (folder.join("site.crt"), folder.join("site.key"));
-    let files = Secure::Files {
-        certificate: text(&certificate_path)?,
-        key: text(&key_path)?,
-    };
-    texts.insert(certificate_path, certificate.into_bytes());
-    texts.insert(key_path, key.into_bytes());
-    Ok(Some(files))
 }
 
 /// What becomes of PHP. A pool that is not started has no address yet; a configuration that is printed names Debian's.
 fn treatment(arguments: &Arguments, php: Option<&Php>, folder: &Path) -> Treatment {
     const USUAL: &str = "unix:/run/php/php-fpm.sock";
     match php {
-        Some(php) if arguments.print_configuration && php.is_own() => {
+        Some(php) if arguments.place.print_configuration && php.is_own() => {
             let _ = writeln!(
                 std::io::stderr(),
                 "No php-fpm runs here that could be named; the configuration says {USUAL}."
@@ -377,177 +339,4 @@ fn greeting(directory: &Path, addresses: &[SocketAddr], secure: Option<&Secure>)
     }
     text.push_str("Ctrl-C ends it.\n");
     text
-}
-
-/// What to say where every interface is open, which `:8080` does not look like. A site with a name
-/// of its own is meant to be.
-fn open_to_all(arguments: &Arguments, addresses: &[SocketAddr]) -> String {
-    let open = addresses
-        .iter()
-        .find(|address| address.ip().is_unspecified());
-    match open {
-        Some(address) if arguments.domain.is_empty() => format!(
-            "Every interface is open: all who reach this machine can read the folder. --port {} keeps it to this machine.\n",
-            address.port()
-        ),
-        _ => String::new(),
-    }
-}
-
-/// Under which URLs people reach the site.
-fn urls(addresses: &[SocketAddr], secure: Option<&Secure>) -> Vec<String> {
-    match secure {
-        Some(Secure::Domains { names, .. }) => {
-            let port = match addresses.first().map(SocketAddr::port) {
-                None | Some(443) => String::new(),
-                Some(port) => format!(":{port}"),
-            };
-            let url = |name: &String| format!("https://{name}{port}/");
-            names.iter().map(url).collect()
-        }
-        Some(Secure::Files { .. }) => {
-            let urls = addresses::urls(addresses).into_iter();
-            urls.map(|url| url.replacen("http://", "https://", 1))
-                .collect()
-        }
-        None => addresses::urls(addresses),
-    }
-}
-
-/// Whom the worker process becomes.
-struct User {
-    /// The arguments of `user`.
-    line: String,
-    identity: Identity,
-}
-
-/// Whom to serve as; nobody else where this process is not root.
-fn worker_user(wanted: Option<String>) -> Result<Option<User>, String> {
-    if !identity::is_superuser() {
-        return match wanted {
-            Some(_) => Err("--user is for root only".to_owned()),
-            None => Ok(None),
-        };
-    }
-    let resolve = |user: &str, group: Option<&str>| {
-        let identity = Identity::resolve(user, group)?;
-        let line = [user]
-            .into_iter()
-            .chain(group)
-            .collect::<Vec<_>>()
-            .join(" ");
-        Ok::<_, identity::UnknownName>(User { line, identity })
-    };
-    if let Some(name) = wanted {
-        return resolve(&name, None)
-            .map(Some)
-            .map_err(|error| error.to_string());
-    }
-    let caller = std::env::var("SUDO_USER")
-        .ok()
-        .and_then(|name| resolve(&name, None).ok());
-    let user = match caller {
-        Some(user) => user,
-        None => resolve("nobody", Some("nogroup"))
-            .or_else(|_| resolve("nobody", None))
-            .map_err(|error| error.to_string())?,
-    };
-    Ok(Some(user))
-}
-
-impl User {
-    /// What to say where the user may not enter the folder: every answer would be 403.
-    fn warning(&self, directory: &Path) -> Option<String> {
-        let closed = directory
-            .ancestors()
-            .find(|folder| !self.may_enter(folder))?;
-        Some(format!(
-            "Warning: user {} may not enter {}, so every answer will be 403; --user NAME serves \
-             as somebody else.\n",
-            self.identity.name,
-            closed.display()
-        ))
-    }
-
-    fn may_enter(&self, folder: &Path) -> bool {
-        const EXECUTE: u32 = 0o111;
-        self.may(folder, EXECUTE)
-    }
-
-    /// Whether the user may connect to a socket, as far as modes say.
-    fn may_connect(&self, socket: &Path) -> bool {
-        const WRITE: u32 = 0o222;
-        let real = socket.canonicalize();
-        let mut folders = real.iter().flat_map(|path| path.ancestors().skip(1));
-        self.may(socket, WRITE) && folders.all(|folder| self.may_enter(folder))
-    }
-
-    /// Whether the mode of a file has one of the bits for the user.
-    fn may(&self, path: &Path, bits: u32) -> bool {
-        let Ok(metadata) = path.metadata() else {
-            return true;
-        };
-        let Identity {
-            user,
-            group,
-            ref groups,
-            ..
-        } = self.identity;
-        let owner = metadata.gid();
-        let whose = if user == 0 || metadata.uid() == user {
-            0o700
-        } else if owner == group || groups.contains(&owner) {
-            0o070
-        } else {
-            0o007
-        };
-        user == 0 || metadata.mode() & bits & whose != 0
-    }
-
-    fn name(&self) -> &str {
-        &self.identity.name
-    }
-
-    fn number(&self) -> u32 {
-        self.identity.user
-    }
-
-    fn is_root(&self) -> bool {
-        self.identity.user == 0
-    }
-
-    /// Lines of a pool of php-fpm: whom it runs as, and whose its socket is.
-    fn pool_lines(&self) -> String {
-        let Identity {
-            name, user, group, ..
-        } = &self.identity;
-        format!("user = {name}\ngroup = {group}\nlisten.owner = {user}\nlisten.group = {group}\n")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    #[test]
-    fn an_open_interface_is_said_to_be_open() {
-        let said = |line: &[&str], address: &str| {
-            let line = ["serve"].iter().chain(line);
-            let arguments = Command::parse_from(line).arguments;
-            open_to_all(&arguments, &[address.parse().unwrap()])
-        };
-        let text = said(&["--listen", ":8080"], "0.0.0.0:8080");
-        assert!(text.starts_with("Every interface is open") && text.contains("--port 8080"));
-        assert!(!said(&["--listen", "[::]:8080"], "[::]:8080").is_empty());
-        assert_eq!(said(&["--port", "8080"], "127.0.0.1:8080"), "");
-        assert_eq!(said(&["--domain", "a.test"], "0.0.0.0:443"), "");
-    }
 }

@@ -17,14 +17,14 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// What `--tls` may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Tls {
+pub(crate) enum Tls {
     /// An authority of this machine signs a certificate for localhost and the addresses.
     Internal,
 }
 
 /// How connections are secured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Secure {
+pub(crate) enum Secure {
     /// By a certificate and its key, in these files.
     Files { certificate: String, key: String },
     /// By certificates for these names that come by themselves.
@@ -38,18 +38,18 @@ pub(super) enum Secure {
 }
 
 /// A certificate for this machine.
-pub(super) struct Internal {
+pub(crate) struct Internal {
     /// As PEM.
-    pub(super) certificate: String,
+    pub(crate) certificate: String,
     /// As PEM.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// What to say about whom to trust.
-    pub(super) note: String,
+    pub(crate) note: String,
 }
 
 impl Secure {
     /// Certificates for domains; each must be a name.
-    pub(super) fn domains(
+    pub(crate) fn domains(
         names: &[String],
         directory: Option<String>,
         authorities: Option<String>,
@@ -68,7 +68,7 @@ impl Secure {
     }
 
     /// Lines of the `http` block.
-    pub(super) fn http_lines(&self) -> String {
+    pub(crate) fn http_lines(&self) -> String {
         let Secure::Domains {
             directory,
             authorities,
@@ -91,7 +91,7 @@ impl Secure {
     }
 
     /// Lines of the `server` block.
-    pub(super) fn server_lines(&self) -> Vec<String> {
+    pub(crate) fn server_lines(&self) -> Vec<String> {
         match self {
             Secure::Files { certificate, key } => vec![
                 format!("ssl_certificate {};", quoted(certificate)),
@@ -108,7 +108,7 @@ impl Secure {
 }
 
 /// A certificate for localhost and these addresses, signed by the authority of the state folder.
-pub(super) fn internal(
+pub(crate) fn internal(
     state: &Path,
     listening: &[std::net::SocketAddr],
 ) -> Result<Internal, String> {
@@ -194,7 +194,7 @@ fn shell_word(path: &str) -> String {
 }
 
 /// Where authorities, accounts and certificates are kept: `--state`, else where systems keep such things.
-pub(super) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
+pub(crate) fn state_folder(wanted: Option<PathBuf>) -> Result<PathBuf, String> {
     let folder = wanted.or_else(|| {
         if process::identity::is_superuser() {
             return Some(PathBuf::from("/var/lib/tidegate"));

@@ -21,7 +21,8 @@ use rustix::fs::OFlags;
 use super::User;
 use address::{Address, Answer};
 pub(crate) use keeper::run as keep;
-pub(super) use pool::{Pool, Settings};
+pub(crate) use pool::Pool;
+pub(super) use pool::Settings;
 
 /// Sockets of distributions, of which the first that answers is taken. Of names with `*` those with the highest version come first.
 const SOCKETS: &[&str] = &[

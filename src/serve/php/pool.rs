@@ -53,7 +53,7 @@ pub(in crate::serve) struct Settings {
 }
 
 /// A pool that runs, until the value is dropped.
-pub(in crate::serve) struct Pool {
+pub(crate) struct Pool {
     keeper: Child,
 }
 
