@@ -1,4 +1,4 @@
-//! "Where a new thing goes" in ARCHITECTURE.md, done: a module of one file, `shout on`, and one line in the list. It has a
+//! docs/internals/extending.md, done: a module of one file, `shout on`, and one line in the list. It has a
 //! directive, a variable, a head filter whose body filter works on pieces, and keeps a number for each request.
 
 use std::sync::Arc;
