@@ -101,7 +101,7 @@ mod tests {
     use crate::location;
     use crate::module::Trace;
     use crate::output::Stub;
-    use crate::response::{Field, Response};
+    use crate::response::{BodyIdentity, Field, Response};
     use crate::shared::Shared;
     use crate::slots::{OfMain, OfPass, OfRequest};
     use crate::state::{
@@ -202,6 +202,7 @@ mod tests {
             accept_ranges: Some(text()),
             content_range: Some(text()),
             override_charset: text(),
+            body_identity: Some(BodyIdentity::of_entry(1, [1; 16], 1)),
         };
         assert!(!captures.is_empty(), "the location is a pattern");
         *Rc::get_mut(shared).unwrap() = Shared {
